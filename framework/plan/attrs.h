@@ -1,0 +1,37 @@
+// Attributes of an instruction or tensor: an ordered list of name = value, value an integer, a real, a
+// word or a list of integers. Small and generic, so that plans print and parse without a schema; a
+// kernel reads its attributes once, when it is bound.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace convnet {
+
+class Attrs {
+ public:
+  using Value = std::variant<int64_t, double, std::string, std::vector<int64_t>>;
+
+  Attrs& set(std::string name, Value value);  // replaces; returns *this for chaining
+  Attrs& set(std::string name, int value) { return set(std::move(name), Value(int64_t{value})); }
+  bool has(std::string_view name) const { return find(name) != nullptr; }
+  const Value* find(std::string_view name) const;
+
+  // The value; CHECKs that it is there and of the kind asked for (verify_plan has made sure).
+  int64_t integer(std::string_view name) const;
+  double real(std::string_view name) const;  // an integer is taken as a real
+  const std::string& word(std::string_view name) const;
+  const std::vector<int64_t>& list(std::string_view name) const;
+
+  const std::vector<std::pair<std::string, Value>>& all() const { return all_; }
+  bool operator==(const Attrs&) const = default;
+
+ private:
+  std::vector<std::pair<std::string, Value>> all_;
+};
+
+}  // namespace convnet
