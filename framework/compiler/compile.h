@@ -1,4 +1,5 @@
-// The graph compiler: from a bound model file to a verified plan. compile.cc lists the passes in order.
+// The graph compiler: from a bound model file to a verified plan. compile.cc lists the passes in
+// order.
 #pragma once
 
 #include <functional>

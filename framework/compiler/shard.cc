@@ -1,0 +1,158 @@
+#include <map>
+
+#include "framework/compiler/passes.h"
+
+namespace convnet {
+namespace {
+
+DimState state_of(const ShardRule& rule, const Role& role) {
+  const auto of = [&](const std::vector<DimState>& states) {
+    CHECK(!states.empty());
+    return states[std::min(static_cast<size_t>(role.index), states.size() - 1)];
+  };
+  switch (role.kind) {
+    case RoleKind::kX:
+      return rule.x;
+    case RoleKind::kY:
+      return rule.y;
+    case RoleKind::kMetric:
+      return rule.metric;
+    case RoleKind::kDY:
+      return rule.dy;
+    case RoleKind::kDX:
+      return rule.dx;
+    case RoleKind::kParam:
+      return of(rule.params);
+    case RoleKind::kDParam:
+      return of(rule.dparams);
+    case RoleKind::kNone:
+      break;
+  }
+  CHECK_MSG(false, "an operand without a role needs a layout from the pass that made it");
+  return {};
+}
+
+Layout layout_of(const GraphLayer& layer, const Role& role, const Value& value) {
+  const DimState state = state_of(*layer.rule, role);
+  switch (state.kind) {
+    case AxisState::Kind::kReplicated:
+      return replicated(layer.mesh);
+    case AxisState::Kind::kPartial:
+      return partial(layer.mesh);
+    case AxisState::Kind::kSplit:
+      break;
+  }
+  const bool batch = state.dim == 0 && value.format == Format::kBlocked;
+  return split(layer.mesh, state.dim,
+               batch ? batch_cuts(value.shape[0], layer.mesh.size())
+                     : balanced_cuts(value.shape[state.dim], layer.mesh.size()));
+}
+
+const char* reason_of(const Value& value, NodePhase phase) {
+  if (value.kind == TensorKind::kMetric) return "metric";
+  return phase == NodePhase::kForward ? "forward" : "backward";
+}
+
+// The four states of the edge that a forward or backward exchange serves.
+void note_states(const Graph& graph, const Node& reader, const Use& use, const Layout& from,
+                 const Layout& to, Node* exchange) {
+  const Value& value = graph.value(use.value);
+  if (use.role.kind == RoleKind::kX && value.layer >= 0) {
+    const GraphLayer& consumer = graph.layer(reader.layer);
+    const GraphLayer& producer = graph.layer(value.layer);
+    exchange->forward_states = from.str() + "->" + to.str();
+    exchange->backward_states =
+        layout_of(consumer, Role{RoleKind::kDX, use.role.index}, value).str() + "->" +
+        layout_of(producer, Role{RoleKind::kDY, 0}, value).str();
+  } else if (use.role.kind == RoleKind::kDY) {
+    exchange->backward_states = from.str() + "->" + to.str();
+  }
+}
+
+}  // namespace
+
+bool readable_as(const Shape& shape, const Layout& have, const Layout& want) {
+  const std::vector<Part> held = have.parts(shape), wanted = want.parts(shape);
+  for (int p = 0; p < want.mesh.size(); ++p) {
+    const Part& w = wanted[static_cast<size_t>(p)];
+    if (w.box.empty()) continue;
+    const int at = have.mesh.position(want.mesh.devices[static_cast<size_t>(p)]);
+    if (at < 0) return false;
+    const Part& h = held[static_cast<size_t>(at)];
+    if (!h.box.contains(w.box) || h.k != w.k || h.of != w.of) return false;
+  }
+  return true;
+}
+
+Node make_exchange(Graph& graph, int value, const Layout& layout, NodePhase phase,
+                   const std::string& reason, int memory) {
+  Value moved = graph.value(value);
+  int count = 0;
+  for (const Value& v : graph.values) count += v.tensor == moved.tensor ? 1 : 0;
+  moved.name = graph.value(moved.tensor).name + "@" + std::to_string(count);
+  moved.memory = memory;
+  moved.layout = layout;
+  Node node;
+  node.op = Op::kExchange;
+  node.in = {Use{value, Role{}}};
+  node.in_layout = {graph.value(value).layout};
+  node.layer = moved.layer;
+  node.phase = phase;
+  node.reason = reason;
+  node.out = {Use{graph.add_value(std::move(moved)), Role{}}};
+  return node;
+}
+
+void shard(Graph& graph) {
+  for (const GraphLayer& layer : graph.layers)
+    for (size_t i = 0; i < layer.params.size(); ++i) {
+      Value& w = graph.value(layer.params[i]);
+      w.layout = layout_of(layer, Role{RoleKind::kParam, static_cast<int>(i)}, w);
+    }
+
+  std::vector<Node> nodes;
+  std::map<int, std::vector<int>> versions;  // of a value: itself in other layouts
+  const auto version_for = [&](const Node& reader, const Use& use, const Layout& want) {
+    Value& value = graph.value(use.value);
+    // The host can fill any box of an input, so a second layout costs no communication.
+    const bool input = value.kind == TensorKind::kInput;
+    if (input && value.layout.empty()) value.layout = want;
+    if (readable_as(value.shape, value.layout, want)) return use.value;
+    for (int v : versions[use.value])
+      if (readable_as(value.shape, graph.value(v).layout, want)) return v;
+    Node exchange = make_exchange(graph, use.value, want, reader.phase,
+                                  reason_of(graph.value(use.value), reader.phase));
+    const int version = exchange.out[0].value;
+    versions[use.value].push_back(version);
+    if (!input) {
+      note_states(graph, reader, use, graph.value(use.value).layout, want, &exchange);
+      nodes.push_back(std::move(exchange));
+    }
+    return version;
+  };
+
+  for (Node node : std::vector<Node>(std::move(graph.nodes))) {
+    if (node.in_layout.empty())
+      for (const Use& use : node.in)
+        node.in_layout.push_back(
+            layout_of(graph.layer(node.layer), use.role, graph.value(use.value)));
+    for (size_t i = 0; i < node.in.size(); ++i)
+      node.in[i].value = version_for(node, node.in[i], node.in_layout[i]);
+    for (const Use& use : node.out)
+      graph.value(use.value).layout =
+          layout_of(graph.layer(node.layer), use.role, graph.value(use.value));
+    nodes.push_back(std::move(node));
+  }
+
+  // Without guards (in a test plan) nothing has asked for complete metrics yet.
+  if (graph.phase == Plan::Phase::kTest)
+    for (const GraphLayer& layer : graph.layers)
+      for (const auto& [suffix, use] : layer.saved)
+        if (suffix == "metrics" && graph.value(use.value).layout.has_partial())
+          nodes.push_back(make_exchange(graph, use.value, replicated(layer.mesh),
+                                        NodePhase::kForward, "metric"));
+  graph.nodes = std::move(nodes);
+  graph.renumber();
+}
+
+}  // namespace convnet

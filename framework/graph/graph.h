@@ -1,0 +1,140 @@
+// Graph: what is computed and how it is split. Nodes are plan operations on whole logical tensors;
+// the compiler's passes differentiate them, lay their values out over devices, insert the
+// communication that the layouts need, and at last restrict each node to the boxes of each device.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "framework/base/source.h"
+#include "framework/graph/layout.h"
+#include "framework/plan/plan.h"
+
+namespace google::protobuf {
+class Message;
+}
+
+namespace convnet {
+
+namespace schema {
+class Layer;
+}
+struct LayerDef;
+struct ShardRule;
+
+// What an operand or result is to its layer: the key into the layer's sharding rule.
+enum class RoleKind {
+  kNone,    // laid out by the pass that made the node
+  kX,       // an input
+  kParam,   // a parameter
+  kY,       // the output, and values saved with it
+  kMetric,  // loss and accuracies
+  kDY,      // gradient of the output
+  kDX,      // gradient of an input
+  kDParam,  // gradient of a parameter
+};
+struct Role {
+  RoleKind kind = RoleKind::kNone;
+  int index = 0;  // which input or parameter
+  bool operator==(const Role&) const = default;
+};
+
+// A value as an operand or result of a node.
+struct Use {
+  int value = -1;
+  Role role;
+};
+
+struct Value {
+  std::string name;  // unique
+  TensorKind kind = TensorKind::kActivation;
+  DType dtype = DType::kF32;
+  Format format = Format::kPlain;
+  Shape shape;
+  Attrs attrs;        // of the plan's tensor
+  Attrs update;       // parameters: rate (factor of the step's) and decay, for the solver
+  int producer = -1;  // node; -1: input, parameter, state
+  int layer = -1;
+  // The value whose logical tensor this is: differs from its own index for a second layout of a
+  // tensor and for an updated parameter.
+  int tensor = -1;
+  // The value in whose memory it lives: an updated parameter lives in the parameter's.
+  int memory = -1;
+  Layout layout;  // since pass "shard"
+};
+
+enum class NodePhase { kForward, kBackward, kUpdate };
+
+struct Node {
+  Op op = Op::kAdd;
+  std::vector<Use> in, out;
+  Attrs attrs;
+  int layer = -1;
+  NodePhase phase = NodePhase::kForward;
+  // Since pass "shard": what each operand must be laid out as. A value whose parts contain the
+  // parts asked for needs no communication: the node then reads a box of it.
+  std::vector<Layout> in_layout;
+  // kExchange: why it is there ("forward", "backward", "sync", "metric"), and the four states of
+  // the edge (planning: forward from and to, backward from and to).
+  std::string reason;
+  std::string forward_states, backward_states;
+};
+
+struct GraphLayer {
+  std::string name;
+  std::string type;
+  Span span;  // of its name
+  const LayerDef* def = nullptr;
+  const schema::Layer* common = nullptr;
+  const google::protobuf::Message* attrs = nullptr;  // the message of its type
+  std::vector<int> inputs;                           // values
+  int output = -1;                                   // value; -1: none (a loss)
+  std::vector<int> params;                           // values
+  // What backward needs besides inputs, output and parameters, as the layer named it.
+  std::vector<std::pair<std::string, Use>> saved;
+  // Since pass "place".
+  Mesh mesh;
+  const ShardRule* rule = nullptr;
+};
+
+class Graph {
+ public:
+  std::string model;
+  std::string source;  // name of the model file
+  Plan::Phase phase = Plan::Phase::kTrain;
+  DType dtype = DType::kF32;
+  int64_t batch = 0;
+  int devices = 1;
+  uint64_t seed = 0;
+  double momentum = 0;  // of the solver
+
+  std::vector<GraphLayer> layers;  // in an order in which inputs come first
+  std::vector<Value> values;
+  std::vector<Node> nodes;  // in execution order
+
+  // Appends a value, made its own tensor and memory. CHECKs that the name is new.
+  int add_value(Value value);
+  // Appends a node and makes it the producer of its results.
+  int add_node(Node node);
+  // Recomputes every value's producer after nodes were inserted or moved.
+  void renumber();
+
+  const Value& value(int id) const { return values[static_cast<size_t>(id)]; }
+  Value& value(int id) { return values[static_cast<size_t>(id)]; }
+  const GraphLayer& layer(int id) const { return layers[static_cast<size_t>(id)]; }
+  Mesh all_devices() const;
+
+  // Readable text, one line a value and a node; what --dump-after prints.
+  std::string str() const;
+
+ private:
+  std::unordered_set<std::string> names_;
+};
+
+// Violations of the graph's invariants after the named pass; empty: fine. Independent of the
+// passes.
+std::vector<std::string> verify_graph(const Graph& graph, const std::string& pass);
+
+}  // namespace convnet
