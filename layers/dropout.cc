@@ -15,7 +15,7 @@ void build(LayerBuilder& b) {
   }
   b.emit(
       Op::kDropoutFwd, {b.x(0)}, {b.output(b.x_shape(0))},
-      Attrs().set("rate", double{a.rate()}).set("key", static_cast<int64_t>(name_key(b.name()))));
+      Attrs().set("rate", a.rate()).set("key", static_cast<int64_t>(name_key(b.name()))));
 }
 
 void grad(GradBuilder& g) {

@@ -17,9 +17,9 @@ void build(LayerBuilder& b) {
   b.emit(Op::kLrnFwd, {b.x(0)}, {b.output(x), b.saved("scale", x)},
          Attrs()
              .set("size", int64_t{a.size()})
-             .set("alpha", double{a.alpha()})
-             .set("beta", double{a.beta()})
-             .set("k", double{a.k()}));
+             .set("alpha", a.alpha())
+             .set("beta", a.beta())
+             .set("k", a.k()));
 }
 
 void grad(GradBuilder& g) {

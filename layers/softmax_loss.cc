@@ -43,7 +43,7 @@ void build(LayerBuilder& b) {
   if (a.report().empty()) top.push_back(1);
   const auto count = static_cast<int64_t>(top.size()) + 2;
   const Use metrics = b.metrics(
-      Attrs().set("metric", "loss").set("weight", double{a.weight()}).set("top", top), count);
+      Attrs().set("metric", "loss").set("weight", a.weight()).set("top", top), count);
   b.emit(Op::kSoftmaxLossFwd, {b.x(0), b.x(1)}, {b.saved("prob", x), metrics},
          Attrs().set("top", top).set("cuts", std::vector<int64_t>{}));
 }
@@ -51,7 +51,7 @@ void build(LayerBuilder& b) {
 void grad(GradBuilder& g) {
   if (!g.wants(0)) return;
   const Use dx = g.new_dx(0);
-  const double scale = double{g.attrs<A>().weight()} / static_cast<double>(g.batch());
+  const double scale = g.attrs<A>().weight() / static_cast<double>(g.batch());
   g.emit(Op::kSoftmaxLossBwd, {g.saved("prob"), g.x(1)}, {dx}, Attrs().set("scale", scale));
   g.set_dx(0, dx);
 }

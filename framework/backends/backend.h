@@ -1,6 +1,7 @@
 // Backend: what executes instructions on one kind of device. A backend owns device memory and turns
-// each instruction of a plan, once, into a Kernel with its operands resolved to addresses; running a
-// step then only calls kernels. Preconditions are checked when a kernel is bound, never when it runs.
+// each instruction of a plan, once, into a Kernel with its operands resolved to addresses; running
+// a step then only calls kernels. Preconditions are checked when a kernel is bound, never when it
+// runs.
 #pragma once
 
 #include <atomic>
@@ -31,8 +32,8 @@ struct View {
 
 // What changes from step to step. Lives in the session; kernels keep a pointer to it.
 struct StepState {
-  int64_t step = 0;     // 0-based number of the training step
-  double rate = 0;      // learning rate of the step
+  int64_t step = 0;  // 0-based number of the training step
+  double rate = 0;   // learning rate of the step
   uint64_t seed = 0;
   // Set by `guard` when the loss is not finite: devices stop before the backward pass.
   std::atomic<bool> stop{false};

@@ -7,13 +7,13 @@ namespace convnet {
                                const char* message);
 }  // namespace convnet
 
-#define CHECK(cond)                                                               \
-  (static_cast<bool>(cond) ? static_cast<void>(0)                                 \
+#define CHECK(cond)                               \
+  (static_cast<bool>(cond) ? static_cast<void>(0) \
                            : ::convnet::check_failed(#cond, __FILE__, __LINE__, ""))
 // With a message: CHECK_MSG(ok, text), text a const char* or std::string.
-#define CHECK_MSG(cond, message)               \
-  (static_cast<bool>(cond)                     \
-       ? static_cast<void>(0)                  \
+#define CHECK_MSG(cond, message) \
+  (static_cast<bool>(cond)       \
+       ? static_cast<void>(0)    \
        : ::convnet::check_failed(#cond, __FILE__, __LINE__, ::convnet::check_text(message)))
 
 #include <string>

@@ -69,9 +69,9 @@ class Box {
     hi_[static_cast<size_t>(rank_++)] = hi;
   }
 
-  bool empty() const;       // some extent is 0
-  int64_t count() const;    // elements, 0 if empty
-  Shape shape() const;      // the extents
+  bool empty() const;     // some extent is 0
+  int64_t count() const;  // elements, 0 if empty
+  Shape shape() const;    // the extents
   bool contains(const Box& other) const;
   bool operator==(const Box& other) const;
   std::string str() const;  // "[0:64,0:3,0:224,0:224]"

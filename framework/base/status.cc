@@ -7,17 +7,28 @@ namespace convnet {
 
 std::string_view code_name(Code code) {
   switch (code) {
-    case Code::kOk: return "ok";
-    case Code::kCheckFailed: return "check failed";
-    case Code::kUsage: return "usage";
-    case Code::kModel: return "model file";
-    case Code::kData: return "data";
-    case Code::kCheckpoint: return "checkpoint";
-    case Code::kIo: return "input/output";
-    case Code::kBusy: return "busy";
-    case Code::kLimit: return "limit";
-    case Code::kNotFinite: return "not finite";
-    case Code::kPeer: return "peer lost";
+    case Code::kOk:
+      return "ok";
+    case Code::kCheckFailed:
+      return "check failed";
+    case Code::kUsage:
+      return "usage";
+    case Code::kModel:
+      return "model file";
+    case Code::kData:
+      return "data";
+    case Code::kCheckpoint:
+      return "checkpoint";
+    case Code::kIo:
+      return "input/output";
+    case Code::kBusy:
+      return "busy";
+    case Code::kLimit:
+      return "limit";
+    case Code::kNotFinite:
+      return "not finite";
+    case Code::kPeer:
+      return "peer lost";
   }
   return "unknown";
 }
@@ -32,6 +43,5 @@ Status io_error(std::string_view action, std::string_view path) {
   return Status(Code::kIo, "cannot " + std::string(action) + " '" + std::string(path) +
                                "': " + std::strerror(error));
 }
-
 
 }  // namespace convnet

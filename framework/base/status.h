@@ -1,6 +1,6 @@
-// Status and Result: how the framework reports errors of the world (a disk, a peer, a damaged file).
-// Mistakes in a user's model file go through Diagnostics (diagnostics.h); broken invariants through
-// CHECK (check.h). No exception crosses a function of the framework.
+// Status and Result: how the framework reports errors of the world (a disk, a peer, a damaged
+// file). Mistakes in a user's model file go through Diagnostics (diagnostics.h); broken invariants
+// through CHECK (check.h). No exception crosses a function of the framework.
 #pragma once
 
 #include <optional>
@@ -79,18 +79,18 @@ class [[nodiscard]] Result {
 // Status of the last failed system call: "cannot ACTION PATH: strerror(errno)".
 Status io_error(std::string_view action, std::string_view path);
 
-#define CONVNET_RETURN_IF_ERROR(expr)             \
-  do {                                            \
+#define CONVNET_RETURN_IF_ERROR(expr)                          \
+  do {                                                         \
     if (::convnet::Status st_ = (expr); !st_.ok()) return st_; \
   } while (0)
 
 #define CONVNET_CONCAT_INNER_(a, b) a##b
 #define CONVNET_CONCAT_(a, b) CONVNET_CONCAT_INNER_(a, b)
 // Declares or assigns `lhs` from a Result, or returns its error.
-#define CONVNET_ASSIGN_OR_RETURN(lhs, expr)                             \
-  auto CONVNET_CONCAT_(result_, __LINE__) = (expr);                     \
-  if (!CONVNET_CONCAT_(result_, __LINE__).ok())                         \
-    return CONVNET_CONCAT_(result_, __LINE__).status();                 \
+#define CONVNET_ASSIGN_OR_RETURN(lhs, expr)             \
+  auto CONVNET_CONCAT_(result_, __LINE__) = (expr);     \
+  if (!CONVNET_CONCAT_(result_, __LINE__).ok())         \
+    return CONVNET_CONCAT_(result_, __LINE__).status(); \
   lhs = *std::move(CONVNET_CONCAT_(result_, __LINE__))
 
 }  // namespace convnet

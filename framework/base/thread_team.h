@@ -11,6 +11,7 @@ namespace convnet {
 class ThreadTeam {
  public:
   // `threads` >= 1, the calling thread included: threads - 1 are started, with all signals blocked.
+  // If the system refuses one the team is smaller, which changes no result.
   explicit ThreadTeam(int threads);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
@@ -18,16 +19,16 @@ class ThreadTeam {
 
   int threads() const;
 
-  // Calls fn(task, thread) for task = 0..tasks-1 and returns when all are done. Thread t of T gets the
-  // contiguous tasks [t * tasks / T, (t + 1) * tasks / T). Does not allocate. Not reentrant; one
-  // caller at a time.
+  // Calls fn(task, thread) for task = 0..tasks-1 and returns when all are done. Thread t of T gets
+  // the contiguous tasks [ceil(t * tasks / T), ceil((t + 1) * tasks / T)), so that a single task
+  // runs on the caller, thread 0, and wakes nobody. Does not allocate. Not reentrant; one caller at
+  // a time.
   template <typename F>
   void run(int64_t tasks, F&& fn) {
-    run_erased(
-        tasks, const_cast<void*>(static_cast<const void*>(&fn)),
-        [](void* f, int64_t task, int thread) {
-          (*static_cast<std::remove_reference_t<F>*>(f))(task, thread);
-        });
+    run_erased(tasks, const_cast<void*>(static_cast<const void*>(&fn)),
+               [](void* f, int64_t task, int thread) {
+                 (*static_cast<std::remove_reference_t<F>*>(f))(task, thread);
+               });
   }
 
  private:

@@ -1,6 +1,7 @@
-// Communicator: carries out the exchanges of a plan between the devices of a session. One object per
-// device; all of them issue the same exchanges in the same order (the plan's). The box copy that an
-// exchange's `from` and `to` spell out is its meaning; a pattern is only a faster way to do it.
+// Communicator: carries out the exchanges of a plan between the devices of a session. One object
+// per device; all of them issue the same exchanges in the same order (the plan's). The box copy
+// that an exchange's `from` and `to` spell out is its meaning; a pattern is only a faster way to do
+// it.
 #pragma once
 
 #include <memory>
@@ -16,9 +17,10 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  // Prepares exchange `id` for this device with its operand and result (a View whose box is empty if
-  // the device holds or wants nothing). Called for every exchange of the device's plan before the
-  // first step. The kernel blocks until this device's part is done and its source may be overwritten.
+  // Prepares exchange `id` for this device with its operand and result (a View whose box is empty
+  // if the device holds or wants nothing). Called for every exchange of the device's plan before
+  // the first step. The kernel blocks until this device's part is done and its source may be
+  // overwritten.
   virtual Result<std::unique_ptr<Kernel>> bind(int id, const View& in, const View& out) = 0;
 
   // Blocks until every device of the session has called it.
@@ -28,8 +30,9 @@ class Communicator {
   virtual void abort() = 0;
 };
 
-// Communicators of one process: one per device, devices being threads that read each other's memory.
-// Sums are taken element by element in the exchange's order, so results do not depend on timing.
+// Communicators of one process: one per device, devices being threads that read each other's
+// memory. Sums are taken element by element in the exchange's order, so results do not depend on
+// timing.
 std::vector<std::unique_ptr<Communicator>> local_communicators(const Plan& plan);
 
 }  // namespace convnet

@@ -1,7 +1,8 @@
 // The list of plan operations: what an instruction can do. ops.def is the list; each entry states
-// operands, results and attributes. An instruction is the *logical* operation restricted to the boxes
-// of its operands: the same conv.fwd with the same attributes computes a whole layer on one device or
-// a shard of it on many, because strides, pads, groups and random counters refer to logical indices.
+// operands, results and attributes. An instruction is the *logical* operation restricted to the
+// boxes of its operands: the same conv.fwd with the same attributes computes a whole layer on one
+// device or a shard of it on many, because strides, pads, groups and random counters refer to
+// logical indices.
 #pragma once
 
 #include <cstdint>

@@ -30,8 +30,8 @@ struct Tensor {
   DType dtype = DType::kF32;
   Format format = Format::kPlain;
   Shape shape;
-  // Parameters: how the first values are made: init=constant value | normal mean std | uniform lo hi,
-  // drawn by Philox from (seed, key), counter the logical element index. State: init=constant.
+  // Parameters: how the first values are made: init=constant value | normal mean std | uniform lo
+  // hi, drawn by Philox from (seed, key), counter the logical element index. State: init=constant.
   // Metrics: metric=loss weight top=[...]. Inputs: input=data | label (and classes for labels).
   Attrs attrs;
   bool operator==(const Tensor&) const = default;
@@ -85,9 +85,9 @@ struct DevicePlan {
   bool operator==(const DevicePlan&) const = default;
 };
 
-// One communication: every element of each destination part is copied from the one source that holds
-// it (of == 1), or is the sum of the partial sums k = 0..of-1. `kind` names the pattern; the box copy
-// that `from` and `to` spell out is what it means.
+// One communication: every element of each destination part is copied from the one source that
+// holds it (of == 1), or is the sum of the partial sums k = 0..of-1. `kind` names the pattern; the
+// box copy that `from` and `to` spell out is what it means.
 struct Exchange {
   enum class Kind {
     kBoxes,  // no pattern: send and receive
@@ -100,27 +100,28 @@ struct Exchange {
     kScatter,
     kAllToAll,
   };
-  // In which order partial sums are added: the balanced tree over k (as ops.def's tree), which gives
-  // the same bits for any number of devices that divides the canonical shards; or k = 0, 1, 2, ...
+  // In which order partial sums are added: the balanced tree over k (as ops.def's tree), which
+  // gives the same bits for any number of devices that divides the canonical shards; or k = 0, 1,
+  // 2, ...
   enum class Order { kNone, kTree, kRank };
   Kind kind = Kind::kBoxes;
   Order order = Order::kNone;
-  int tensor = 0;               // logical tensor that moves (index in Plan::tensors)
-  std::vector<int> group;       // devices that take part, in mesh order
-  std::vector<Part> from, to;   // per group member; an empty box: holds or wants nothing
-  int64_t bytes = 0;            // on the wire, the largest over devices of max(sent, received)
+  int tensor = 0;              // logical tensor that moves (index in Plan::tensors)
+  std::vector<int> group;      // devices that take part, in mesh order
+  std::vector<Part> from, to;  // per group member; an empty box: holds or wants nothing
+  int64_t bytes = 0;           // on the wire, the largest over devices of max(sent, received)
   // The edge it serves, for reports: "conv1.w.grad", forward or backward or sync.
   std::string edge;
   int layer = -1;
   bool operator==(const Exchange&) const = default;
 };
-const char* exchange_kind_name(Exchange::Kind kind);    // "all_gather"
+const char* exchange_kind_name(Exchange::Kind kind);     // "all_gather"
 const char* exchange_order_name(Exchange::Order order);  // "tree"
 
 struct Plan {
   enum class Phase { kTrain, kTest };
-  std::string model;  // name of the model
-  std::string source; // the model file as the user named it, for error messages
+  std::string model;   // name of the model
+  std::string source;  // the model file as the user named it, for error messages
   Phase phase = Phase::kTrain;
   DType dtype = DType::kF32;  // of activations and parameters
   int64_t batch = 0;          // examples per step over all devices

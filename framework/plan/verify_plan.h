@@ -1,5 +1,5 @@
-// The plan verifier: an independent check of a plan before it runs. It reads the plan only and shares
-// no code with the compiler's passes.
+// The plan verifier: an independent check of a plan before it runs. It reads the plan only and
+// shares no code with the compiler's passes.
 #pragma once
 
 #include <string>
@@ -18,7 +18,8 @@ struct PlanFault {
   std::string str() const;
 };
 
-// All violations found; an empty list means that the plan may run. The rules are listed in FORMAT.md.
+// All violations found; an empty list means that the plan may run. The rules are listed in
+// FORMAT.md.
 std::vector<PlanFault> verify_plan(const Plan& plan);
 
 }  // namespace convnet

@@ -22,8 +22,8 @@ struct Batch {
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
-  virtual Shape example_shape() const = 0;   // [C, H, W] after cropping
-  virtual int64_t examples() const = 0;      // in one epoch
+  virtual Shape example_shape() const = 0;  // [C, H, W] after cropping
+  virtual int64_t examples() const = 0;     // in one epoch
   // Batch number `index` of the stream; a pure function of the index, so a resumed run goes on with
   // the very same batches. Valid until the next call. Implementations prepare index + 1 meanwhile.
   // Training streams are endless: batch b holds examples b*N .. (b+1)*N - 1 of the concatenated

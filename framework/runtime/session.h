@@ -1,6 +1,6 @@
-// Session: a plan made ready to run. It owns the devices' memory, binds every instruction to a kernel
-// once, and runs steps: one executor thread per device, the calling thread waits. After the first step
-// nothing is allocated.
+// Session: a plan made ready to run. It owns the devices' memory, binds every instruction to a
+// kernel once, and runs steps: one executor thread per device, the calling thread waits. The
+// devices allocate nothing in a step.
 #pragma once
 
 #include <cstdint>
@@ -26,17 +26,18 @@ struct HostTensor {
 
 // One metric tensor of a plan after a step, summed over all devices.
 struct MetricValues {
-  std::string layer;           // the loss layer
+  std::string layer;  // the loss layer
   double weight = 1;
-  std::vector<int64_t> top;    // the k of each accuracy
-  double loss_sum = 0;         // over examples
+  std::vector<int64_t> top;  // the k of each accuracy
+  double loss_sum = 0;       // over examples
   double examples = 0;
-  std::vector<double> correct; // per entry of top
+  std::vector<double> correct;  // per entry of top
 };
 
 struct StepResult {
   std::vector<MetricValues> metrics;
-  bool finite = true;  // false: a loss was NaN or infinite, and the step stopped before the backward pass
+  bool finite =
+      true;  // false: a loss was NaN or infinite, and the step stopped before the backward pass
 };
 
 // A value or gradient that differs from a finite number: what finiteness checking reports.
@@ -49,13 +50,16 @@ struct NonFinite {
 struct SessionOptions {
   // Makes the backend of a device (0 .. devices-1) of the plan.
   std::function<Result<std::unique_ptr<Backend>>(int device)> backend;
+  // Optional: runs the instructions that the backend has no kernel for, on the same (host) memory.
+  std::function<Result<std::unique_ptr<Backend>>(int device)> fallback;
   int threads = 1;  // team of each device, the executor thread included
 };
 
 class Session {
  public:
-  // `state_of`: a session of the same model and number of devices whose parameters this one shares (a
-  // test plan beside its training plan); it must outlive this one. Never two of them at work at a time.
+  // `state_of`: a session of the same model and number of devices whose parameters this one shares
+  // (a test plan beside its training plan); it must outlive this one. Never two of them at work at
+  // a time.
   static Result<std::unique_ptr<Session>> create(const Plan& plan, const SessionOptions& options,
                                                  Session* state_of = nullptr);
   virtual ~Session() = default;
@@ -69,21 +73,22 @@ class Session {
   // Runs one step. `step` and `rate` are those of the schedule. Fails only if the world does.
   virtual Result<StepResult> run(const Batch& batch, int64_t step, double rate) = 0;
 
-  // Runs the forward part again on the same batch, checking every result: the first parameter or value
-  // that is not finite. Call after run() said finite = false; parameters are unchanged since.
+  // Runs the forward part again on the same batch, checking every result: the first parameter or
+  // value that is not finite. Call after run() said finite = false; parameters are unchanged since.
   virtual Result<NonFinite> find_non_finite(const Batch& batch, int64_t step) = 0;
 
-  // Parameters and state by tensor name, gathered from (or scattered to) the devices that hold them.
-  // Only between steps.
+  // Parameters and state by tensor name, gathered from (or scattered to) the devices that hold
+  // them. Only between steps.
   virtual Result<HostTensor> read(const std::string& tensor) const = 0;
   virtual Status write(const std::string& tensor, const HostTensor& value) = 0;
 
-  // Called on the executor thread of `device` after each instruction, with its results; for verify and
-  // tests. Null to stop. Only between steps.
+  // Called on the executor thread of `device` after each instruction, with its results; for verify
+  // and tests. Null to stop. Only between steps.
   using Observer = std::function<void(int device, int instr, const std::vector<View>& out)>;
   virtual void observe(Observer observer) = 0;
 
-  virtual std::string describe() const = 0;  // "2 x cpu(avx512), 1 thread each"
+  // "2 x cpu(avx512), 1 thread each; lrn.bwd on reference": backends, and what they could not do.
+  virtual std::string describe() const = 0;
 };
 
 }  // namespace convnet

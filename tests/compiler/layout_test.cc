@@ -70,10 +70,10 @@ TEST(Batch, DevicesOwnWholeCanonicalShardsWhereThereAreEnough) {
         EXPECT_LT(cuts[static_cast<size_t>(i)], cuts[static_cast<size_t>(i) + 1]);
         EXPECT_EQ(cuts[static_cast<size_t>(i)] % kLanes, 0);
       }
-      if (p < static_cast<int>(shards.size()))
-        for (int64_t c : cuts)
-          EXPECT_NE(std::find(shards.begin(), shards.end(), c), shards.end())
-              << batch << " over " << p;
+      if (p >= static_cast<int>(shards.size())) continue;
+      for (int64_t c : cuts)
+        EXPECT_NE(std::find(shards.begin(), shards.end(), c), shards.end())
+            << batch << " over " << p;
     }
   }
   EXPECT_TRUE(canonical_tree(128, 8));

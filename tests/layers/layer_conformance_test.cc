@@ -209,18 +209,15 @@ TEST_P(Conformance, EveryShardingRuleComputesTheSame) {
                      mode_name(rule.mode) + " devices: " + std::to_string(devices));
         const auto parallel = train(devices, &promised);
         const double difference = largest_difference(serial, parallel);
-        if (promised)
-          EXPECT_EQ(difference, 0);
-        else
-          EXPECT_LE(difference, 1e-12);
-        if (devices == 2 || devices == 4) EXPECT_TRUE(promised);
+        EXPECT_LE(difference, promised ? 0 : 1e-12);
+        EXPECT_TRUE(promised || (devices != 2 && devices != 4));
       }
     }
 }
 
 INSTANTIATE_TEST_SUITE_P(Registry, Conformance,
                          testing::ValuesIn(all_layers().begin(), all_layers().end()),
-                         [](const auto& info) { return std::string(info.param->type); });
+                         [](const auto& instance) { return std::string(instance.param->type); });
 
 TEST(Registry, HoldsEveryLayerOfTheSchemaInItsOrder) {
   const auto* oneof = schema::Layer::descriptor()->FindOneofByName("type");

@@ -57,7 +57,8 @@ Batch random_batch(const Plan& plan, uint64_t seed, int64_t count) {
         for (int64_t e = 0; e < elements; ++e) {
           const auto index = static_cast<uint64_t>(n * elements + e);
           const size_t at = static_cast<size_t>((n / kLanes * elements + e) * kLanes + n % kLanes);
-          batch.data[at] = static_cast<float>(random_below(key, index, 16)) / 8.0f - 1.0f;
+          const auto k = static_cast<int>(random_below(key, index, 16));
+          batch.data[at] = static_cast<float>(2 * k - 15) / 16.0f;
         }
     }
   }

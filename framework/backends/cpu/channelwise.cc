@@ -1,0 +1,233 @@
+// Pooling, normalisation, dropout and the loss: operations on one channel, row or block at a time.
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "framework/backends/cpu/bind.h"
+#include "framework/base/random.h"
+
+namespace convnet::cpu {
+namespace {
+
+constexpr int64_t kLrnPixels = 8;  // as in kernels/normalise.cc
+
+// Calls f(block, channel) for all of them.
+template <typename F>
+void for_each_plane(ThreadTeam& team, const Tensor4& t, F&& f) {
+  const int64_t channels = t.channels;
+  team.run(t.blocks * channels, [&](int64_t task, int) { f(task / channels, task % channels); });
+}
+
+// `view`'s rows and columns, with `out`'s examples and channels.
+Tensor4 plane_of(const View& view, const View& out) {
+  Box box = view.box;
+  for (const int dim : {0, 1}) box.set(dim, out.box.lo(dim), out.box.hi(dim));
+  return tensor_of(view, box);
+}
+
+}  // namespace
+
+KernelResult bind_pool(const Context& context, const Binding& binding) {
+  const Attrs& attrs = binding.instr.attrs;
+  const Op op = binding.instr.op;
+  const bool forward = op == Op::kPoolMaxFwd || op == Op::kPoolAvgFwd;
+  const View& out = binding.out[0];
+  if (out.box.empty()) return make_kernel([] {});
+  const View& y = forward ? out : binding.in.back();
+  const View* x = op == Op::kPoolAvgBwd ? nullptr : &binding.in[0];
+  PoolProblem p{};
+  p.y = plane_of(y, out);
+  if (x != nullptr) p.x = plane_of(*x, out);
+  if (!forward) p.dx = tensor_of(out, out.box);
+  for (const int axis : {0, 1}) {
+    const auto a = static_cast<size_t>(axis);
+    const int dim = 2 + axis;
+    p.kernel[axis] = attrs.list("kernel")[a];
+    p.stride[axis] = attrs.list("stride")[a];
+    p.pad[axis] = attrs.list("pad")[a];
+    p.image[axis] = (x != nullptr ? *x : out).shape[dim];
+    p.y_first[axis] = y.box.lo(dim);
+    if (x != nullptr) p.x_first[axis] = x->box.lo(dim);
+    if (!forward) p.dx_first[axis] = out.box.lo(dim);
+  }
+  const auto kernel = op == Op::kPoolMaxFwd   ? context.kernels.pool_max_fwd
+                      : op == Op::kPoolMaxBwd ? context.kernels.pool_max_bwd
+                      : op == Op::kPoolAvgFwd ? context.kernels.pool_avg_fwd
+                                              : context.kernels.pool_avg_bwd;
+  return make_kernel([p, kernel, &team = binding.team] {
+    for_each_plane(team, p.y, [&](int64_t block, int64_t channel) { kernel(p, block, channel); });
+  });
+}
+
+KernelResult bind_lrn(const Context& context, const Binding& binding) {
+  const Attrs& attrs = binding.instr.attrs;
+  const bool forward = binding.instr.op == Op::kLrnFwd;
+  const View& out = binding.out[0];
+  if (out.box.empty()) return make_kernel([] {});
+  // All with the result's examples, rows and columns, and channels of their own.
+  const auto operand = [&](const View& view, Tensor4* t, int64_t* first) {
+    Box box = out.box;
+    box.set(1, view.box.lo(1), view.box.hi(1));
+    *t = tensor_of(view, box);
+    *first = view.box.lo(1);
+  };
+  LrnProblem p{};
+  p.size = attrs.integer("size");
+  p.channels = out.shape[1];
+  p.out_first = out.box.lo(1);
+  const double alpha = attrs.real("alpha"), beta = attrs.real("beta");
+  const auto size = static_cast<double>(p.size);
+  p.k = static_cast<float>(attrs.real("k"));
+  p.beta = static_cast<float>(beta);
+  p.sqrt_power = beta == 0.75;
+  operand(binding.in[0], &p.x, &p.x_first);
+  ThreadTeam& team = binding.team;
+  const int64_t rows = out.box.extent(2), tasks = ceil_div(out.box.extent(0), kLanes) * rows;
+  if (forward) {
+    p.factor = static_cast<float>(alpha / size);
+    int64_t first = 0;
+    operand(out, &p.y, &first);
+    operand(binding.out[1], &p.scale, &first);
+    return make_kernel([p, rows, tasks, lrn = context.kernels.lrn_fwd, &team] {
+      team.run(tasks, [&](int64_t task, int) { lrn(p, task / rows, task % rows); });
+    });
+  }
+  p.factor = static_cast<float>(2 * alpha * beta / size);
+  operand(binding.in[1], &p.y, &p.y_first);
+  operand(binding.in[2], &p.scale, &p.scale_first);
+  operand(binding.in[3], &p.dy, &p.dy_first);
+  operand(out, &p.dx, &p.out_first);
+  CONVNET_RETURN_IF_ERROR(
+      context.scratch->reserve(team.threads(), p.channels * kLrnPixels * kLanes));
+  return make_kernel(
+      [p, rows, tasks, lrn = context.kernels.lrn_bwd, scratch = context.scratch, &team] {
+        team.run(tasks, [&](int64_t task, int thread) {
+          lrn(p, task / rows, task % rows, scratch->of(thread));
+        });
+      });
+}
+
+KernelResult bind_dropout(const Context& context, const Binding& binding) {
+  const View& out = binding.out[0];
+  if (out.box.empty()) return make_kernel([] {});
+  const double rate = binding.instr.attrs.real("rate");
+  const auto purpose = static_cast<uint64_t>(binding.instr.attrs.integer("key"));
+  DropoutProblem p{};
+  p.x = tensor_of(binding.in[0], out.box);
+  p.y = tensor_of(out, out.box);
+  for (int i = 0; i < 4; ++i) p.first[i] = out.box.lo(i);
+  p.channels = out.shape[1];
+  p.rows = out.shape[2];
+  p.columns = out.shape[3];
+  // uniform = bits / 2^24 >= rate exactly if bits >= the next integer above rate * 2^24.
+  p.threshold = static_cast<uint32_t>(std::ceil(rate * 0x1p24));
+  p.kept = static_cast<float>(1 - rate);
+  return make_kernel([p, purpose, dropout = context.kernels.dropout, &state = binding.state,
+                      &team = binding.team] {
+    const auto key = random_key(state.seed, purpose, static_cast<uint64_t>(state.step));
+    for_each_plane(team, p.y, [&](int64_t block, int64_t channel) {
+      dropout(p, key.data(), block, channel);
+    });
+  });
+}
+
+namespace {
+
+SoftmaxProblem softmax_problem(const View& in, const View& out) {
+  const Tensor4 x = tensor_of(in, out.box), y = tensor_of(out, out.box);
+  SoftmaxProblem p{};
+  p.x = x.data;
+  p.y = y.data;
+  p.x_block = x.block;
+  p.x_channel = x.channel;
+  p.y_block = y.block;
+  p.y_channel = y.channel;
+  p.classes = x.channels;
+  return p;
+}
+
+const int32_t* labels_of(const View& label, const View& out) {
+  return static_cast<const int32_t*>(label.data) + (out.box.lo(0) - label.stored.lo(0));
+}
+
+// Sum over shards lo .. hi-1 of f(first, last example), by the tree of ops.def.
+template <typename F>
+std::optional<double> tree_sum(const std::vector<int64_t>& cuts, size_t lo, size_t hi,
+                               const F& f) {
+  if (hi - lo == 1) {
+    if (cuts[lo] == cuts[hi]) return std::nullopt;
+    return f(cuts[lo], cuts[hi]);
+  }
+  const size_t mid = lo + (hi - lo) / 2;
+  const auto left = tree_sum(cuts, lo, mid, f), right = tree_sum(cuts, mid, hi, f);
+  if (left && right) return *left + *right;
+  return left ? left : right;
+}
+
+// Loss and rank of each example, and their sums.
+struct SoftmaxWork {
+  SoftmaxProblem problem;
+  const int32_t* label;
+  double* metrics;
+  std::vector<int64_t> top, cuts;
+  std::vector<float> loss;
+  std::vector<int32_t> rank;
+
+  void sum() const {
+    const auto total = [&](const auto& f) {
+      return tree_sum(cuts, 0, cuts.size() - 1, [&](int64_t lo, int64_t hi) {
+               double sum = 0;
+               for (int64_t n = lo - cuts[0]; n < hi - cuts[0]; ++n)
+                 if (label[n] >= 0) sum += f(static_cast<size_t>(n), label[n]);
+               return sum;
+             })
+          .value_or(0.0);
+    };
+    const int64_t classes = problem.classes;
+    metrics[0] = total([&](size_t n, int32_t l) {
+      return l < classes ? double{loss[n]} : std::numeric_limits<double>::infinity();
+    });
+    metrics[1] = total([](size_t, int32_t) { return 1.0; });
+    for (size_t i = 0; i < top.size(); ++i)
+      metrics[2 + i] = total(
+          [&](size_t n, int32_t l) { return l < classes && rank[n] < top[i] ? 1.0 : 0.0; });
+  }
+};
+
+}  // namespace
+
+KernelResult bind_softmax(const Context& context, const Binding& binding) {
+  const Attrs& attrs = binding.instr.attrs;
+  const View& out = binding.out[0];
+  const int64_t blocks = ceil_div(out.box.extent(0), kLanes);
+  const int32_t* label = labels_of(binding.in[1], out);
+  ThreadTeam& team = binding.team;
+  if (binding.instr.op == Op::kSoftmaxLossBwd) {
+    if (out.box.empty()) return make_kernel([] {});
+    if (out.box.lo(1) != 0 || out.box.extent(1) != out.shape[1])
+      return Status(Code::kLimit, "the classes are cut");
+    return make_kernel([p = softmax_problem(binding.in[0], out), blocks, label,
+                        factor = static_cast<float>(attrs.real("scale")),
+                        softmax = context.kernels.softmax_bwd, &team] {
+      team.run(blocks,
+               [&](int64_t block, int) { softmax(p, block, label + block * kLanes, factor); });
+    });
+  }
+  auto work = std::make_shared<SoftmaxWork>();
+  if (!out.box.empty()) work->problem = softmax_problem(binding.in[0], out);
+  work->label = label;
+  work->metrics = static_cast<double*>(binding.out[1].data);
+  work->top = attrs.list("top");
+  work->cuts = attrs.list("cuts");
+  work->loss.resize(static_cast<size_t>(blocks * kLanes));
+  work->rank.resize(static_cast<size_t>(blocks * kLanes));
+  return make_kernel([work, blocks, softmax = context.kernels.softmax_fwd, &team] {
+    team.run(blocks, [&](int64_t block, int) {
+      const auto first = static_cast<size_t>(block * kLanes);
+      softmax(work->problem, block, work->label + first, &work->loss[first], &work->rank[first]);
+    });
+    work->sum();
+  });
+}
+
+}  // namespace convnet::cpu

@@ -1,0 +1,365 @@
+// Exchanges: who takes part and when, what arrives, which pattern it is, how many bytes it takes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "framework/plan/names.h"
+#include "framework/plan/verify/box_set.h"
+#include "framework/plan/verify/faults.h"
+
+namespace convnet {
+namespace {
+
+using Kind = Exchange::Kind;
+
+class ExchangeCheck {
+ public:
+  ExchangeCheck(const Plan& plan, int id, Faults& faults)
+      : plan_(plan), e_(plan.exchanges[static_cast<size_t>(id)]), id_(id), faults_(faults) {}
+
+  void run() {
+    if (!sums() || !cover()) return;
+    if (!has_pattern())
+      fault("pattern", fmt::format("is no {}: its boxes are not of that pattern",
+                                   exchange_kind_name(e_.kind)));
+    else if (e_.bytes != wire_bytes())
+      fault("bytes", fmt::format("records {} bytes, its boxes take {}", e_.bytes, wire_bytes()));
+  }
+
+ private:
+  size_t members() const { return e_.group.size(); }
+  const Box& from(size_t m) const { return e_.from[m].box; }
+  const Box& to(size_t m) const { return e_.to[m].box; }
+  void fault(const char* rule, const std::string& message) {
+    faults_.in_exchange(id_, rule, message);
+  }
+
+  // How many partial sums make up each element, the same for all sources.
+  bool sums() {
+    bool good = true;
+    for (size_t m = 0; m < members(); ++m) {
+      if (!from(m).empty()) {
+        if (of_ == 0) of_ = e_.from[m].of;
+        if (e_.from[m].of != of_) {
+          fault("partial", fmt::format("mixes sums of {} and of {} parts", of_, e_.from[m].of));
+          good = false;
+        }
+      }
+      if (!to(m).empty() && e_.to[m].of != 1) {
+        fault("partial",
+              fmt::format("brings partial sum {} of {} to device {}, must bring complete "
+                          "values",
+                          e_.to[m].k, e_.to[m].of, e_.group[m]));
+        good = false;
+      }
+    }
+    if (of_ == 0) {
+      fault("cover", "has no source");
+      return false;
+    }
+    if ((of_ > 1) != (e_.order != Exchange::Order::kNone)) {
+      fault("order",
+            fmt::format("has sums of {} parts and order={}", of_, exchange_order_name(e_.order)));
+      good = false;
+    }
+    return good;
+  }
+
+  // Every element wanted comes from exactly one complete source, or once from each partial sum.
+  bool cover() {
+    bool good = true, any = false;
+    for (size_t d = 0; d < members(); ++d) {
+      any |= !to(d).empty();
+      if (to(d).empty()) continue;
+      for (int k = 0; k < of_; ++k) {
+        BoxSet arrived;
+        int64_t count = 0;
+        for (size_t s = 0; s < members(); ++s) {
+          if (from(s).empty() || e_.from[s].k != k) continue;
+          const Box common = intersect(from(s), to(d));
+          count += common.count();
+          arrived.add(common);
+        }
+        const auto missing = arrived.missing(to(d));
+        const std::string what = of_ == 1 ? "" : fmt::format(" of partial sum {} of {}", k, of_);
+        if (!missing.empty())
+          fault("cover", fmt::format("brings device {} nothing for the elements {}{}", e_.group[d],
+                                     missing.front().str(), what));
+        else if (count != to(d).count())
+          fault("cover", fmt::format("brings device {} {} elements{} for the {} of {}", e_.group[d],
+                                     count, what, to(d).count(), to(d).str()));
+        good &= missing.empty() && count == to(d).count();
+      }
+    }
+    if (!any) fault("cover", "has no destination");
+    return good && any;
+  }
+
+  static const Box* only(const std::vector<Part>& parts) {
+    const Box* found = nullptr;
+    for (const Part& p : parts) {
+      if (p.box.empty()) continue;
+      if (found != nullptr) return nullptr;
+      found = &p.box;
+    }
+    return found;
+  }
+  // The box that all members have; nullptr if they differ.
+  static const Box* common(const std::vector<Part>& parts) {
+    for (const Part& p : parts)
+      if (p.box.empty() || !(p.box == parts[0].box)) return nullptr;
+    return &parts[0].box;
+  }
+  // Whether the boxes are an exact cover of `whole`.
+  static bool partition(const std::vector<Part>& parts, const Box& whole) {
+    BoxSet set;
+    int64_t count = 0;
+    for (const Part& p : parts) {
+      if (p.box.empty()) continue;
+      if (!whole.contains(p.box)) return false;
+      count += p.box.count();
+      set.add(p.box);
+    }
+    return count == whole.count() && set.covers(whole);
+  }
+  static Box hull(const std::vector<Part>& parts) {
+    Box h;
+    bool first = true;
+    for (const Part& p : parts) {
+      if (p.box.empty()) continue;
+      if (first) h = p.box;
+      first = false;
+      for (int i = 0; i < h.rank(); ++i)
+        h.set(i, std::min(h.lo(i), p.box.lo(i)), std::max(h.hi(i), p.box.hi(i)));
+    }
+    return h;
+  }
+  // Each member has its own one of as many partial sums as there are members.
+  bool one_sum_each() const {
+    if (of_ != static_cast<int>(members())) return false;
+    std::vector<bool> seen(members(), false);
+    for (const Part& p : e_.from) seen[static_cast<size_t>(p.k)] = true;
+    return std::find(seen.begin(), seen.end(), false) == seen.end();
+  }
+
+  bool has_pattern() const {
+    const bool copies = of_ == 1;
+    const Box *all_from = common(e_.from), *all_to = common(e_.to);
+    const Box *one_from = only(e_.from), *one_to = only(e_.to);
+    switch (e_.kind) {
+      case Kind::kBoxes:
+        return true;
+      case Kind::kAllGather:
+        return copies && all_to != nullptr && one_from == nullptr && partition(e_.from, *all_to);
+      case Kind::kReduceScatter:
+        return all_from != nullptr && one_sum_each() && partition(e_.to, *all_from);
+      case Kind::kAllReduce:
+        return all_from != nullptr && all_to != nullptr && *all_from == *all_to && one_sum_each();
+      case Kind::kBroadcast: {
+        if (!copies || one_from == nullptr) return false;
+        for (size_t m = 0; m < members(); ++m)
+          if (!(to(m) == *one_from) && !(to(m).empty() && from(m) == *one_from)) return false;
+        return true;
+      }
+      case Kind::kReduce:
+        return all_from != nullptr && one_to != nullptr && *one_to == *all_from && one_sum_each();
+      case Kind::kGather:
+        return copies && one_to != nullptr && partition(e_.from, *one_to);
+      case Kind::kScatter:
+        return copies && one_from != nullptr && partition(e_.to, *one_from);
+      case Kind::kAllToAll: {
+        const Box whole = hull(e_.from);
+        return copies && one_from == nullptr && one_to == nullptr && all_from == nullptr &&
+               all_to == nullptr && partition(e_.from, whole) && partition(e_.to, whole);
+      }
+    }
+    return false;
+  }
+
+  // FORMAT.md, "Bytes on the wire".
+  int64_t wire_bytes() const {
+    const int64_t size = dtype_size(plan_.tensors[static_cast<size_t>(e_.tensor)].dtype);
+    const auto p = static_cast<int64_t>(members());
+    switch (e_.kind) {
+      case Kind::kAllGather:
+        return (to(0).count() - smallest(e_.from)) * size;
+      case Kind::kReduceScatter:
+        return (from(0).count() - smallest(e_.to)) * size;
+      case Kind::kAllReduce:
+        return 2 * (from(0).count() - from(0).count() / p) * size;
+      case Kind::kBroadcast:
+        return only(e_.from)->count() * size;
+      case Kind::kReduce:
+        return only(e_.to)->count() * size;
+      case Kind::kGather:
+      case Kind::kScatter:
+      case Kind::kAllToAll:
+      case Kind::kBoxes:
+        break;
+    }
+    int64_t most = 0;
+    for (size_t a = 0; a < members(); ++a) {
+      int64_t sent = 0, received = 0;
+      for (size_t b = 0; b < members(); ++b) {
+        if (a == b) continue;
+        if (!from(a).empty() && !to(b).empty()) sent += intersect(from(a), to(b)).count();
+        if (!to(a).empty() && !from(b).empty()) received += intersect(to(a), from(b)).count();
+      }
+      most = std::max({most, sent, received});
+    }
+    return most * size;
+  }
+  static int64_t smallest(const std::vector<Part>& parts) {
+    int64_t least = parts[0].box.count();
+    for (const Part& p : parts) least = std::min(least, p.box.count());
+    return least;
+  }
+
+  const Plan& plan_;
+  const Exchange& e_;
+  int id_;
+  Faults& faults_;
+  int of_ = 0;
+};
+
+// Every member that holds or wants something issues the exchange, once, with those very boxes; all
+// devices in the order of the table; and so none waits for ever.
+class IssueCheck {
+ public:
+  IssueCheck(const Plan& plan, Faults& faults) : plan_(plan), faults_(faults) {}
+
+  void run() {
+    issued_.assign(plan_.exchanges.size(), std::vector<int>(plan_.devices.size(), 0));
+    queues_.resize(plan_.devices.size());
+    for (size_t d = 0; d < plan_.devices.size(); ++d) device(static_cast<int>(d));
+    for (size_t id = 0; id < plan_.exchanges.size(); ++id) counts(static_cast<int>(id));
+    simulate();
+  }
+
+ private:
+  void device(int d) {
+    const DevicePlan& device = plan_.devices[static_cast<size_t>(d)];
+    int64_t last = -1;
+    for (size_t i = 0; i < device.instrs.size(); ++i) {
+      const Instr& instr = device.instrs[i];
+      if (instr.op != Op::kExchange) continue;
+      const int64_t id = instr.attrs.integer("id");
+      if (id >= static_cast<int64_t>(plan_.exchanges.size())) {
+        faults_.in_instr(d, static_cast<int>(i), "index",
+                         fmt::format("exchange {} of {}", id, plan_.exchanges.size()));
+        continue;
+      }
+      if (id <= last)
+        faults_.in_instr(d, static_cast<int>(i), "exchange-order",
+                         fmt::format("issues exchange {} after exchange {}", id, last));
+      last = std::max(last, id);
+      queues_[static_cast<size_t>(d)].push_back(static_cast<int>(id));
+      ++issued_[static_cast<size_t>(id)][static_cast<size_t>(d)];
+      views(d, static_cast<int>(i), static_cast<int>(id));
+    }
+  }
+
+  // Operand and result of the instruction against the table.
+  void views(int d, int i, int id) {
+    const Exchange& e = plan_.exchanges[static_cast<size_t>(id)];
+    const auto member = std::find(e.group.begin(), e.group.end(), d);
+    if (member == e.group.end()) {
+      faults_.in_instr(d, i, "group", fmt::format("device {} is no member of exchange {}", d, id));
+      return;
+    }
+    const auto m = static_cast<size_t>(member - e.group.begin());
+    const Instr& instr = plan_.devices[static_cast<size_t>(d)].instrs[static_cast<size_t>(i)];
+    view(d, i, e, "operand", instr.in, e.from[m]);
+    view(d, i, e, "result", instr.out, e.to[m]);
+  }
+
+  void view(int d, int i, const Exchange& e, const char* what, const std::vector<Operand>& list,
+            const Part& part) {
+    const DevicePlan& device = plan_.devices[static_cast<size_t>(d)];
+    const bool nothing = list[0].box.empty();
+    const Buffer& b = buffer_of(device, list[0]);
+    if (b.tensor != e.tensor) {
+      faults_.in_instr(d, i, "exchange-view",
+                       fmt::format("its {} {} is of the tensor '{}', the table says '{}'", what,
+                                   operand_name(device, list[0]),
+                                   plan_.tensors[static_cast<size_t>(b.tensor)].name,
+                                   plan_.tensors[static_cast<size_t>(e.tensor)].name));
+      return;
+    }
+    if (part.box.empty() && nothing) return;
+    if (part.box.empty() || nothing) {
+      faults_.in_instr(d, i, "exchange-view",
+                       fmt::format("its {} is {}, the table says {}", what,
+                                   nothing ? "nothing" : operand_name(device, list[0]),
+                                   part.box.empty() ? "nothing" : part.box.str()));
+      return;
+    }
+    if (!(list[0].box == part.box))
+      faults_.in_instr(d, i, "exchange-view",
+                       fmt::format("its {} is the box {} of '%{}', the table says {}", what,
+                                   list[0].box.str(), b.name, part.box.str()));
+    else if (b.part.k != part.k || b.part.of != part.of)
+      faults_.in_instr(
+          d, i, "exchange-view",
+          fmt::format("its {} '%{}' holds partial sum {} of {}, the table says {} of {}", what,
+                      b.name, b.part.k, b.part.of, part.k, part.of));
+  }
+
+  void counts(int id) {
+    const Exchange& e = plan_.exchanges[static_cast<size_t>(id)];
+    for (size_t m = 0; m < e.group.size(); ++m) {
+      const int wanted = e.from[m].box.empty() && e.to[m].box.empty() ? 0 : 1;
+      const int n = issued_[static_cast<size_t>(id)][static_cast<size_t>(e.group[m])];
+      if (n != wanted)
+        faults_.in_exchange(id, "exchange-issue",
+                            fmt::format("is issued {} times by device {}, must be "
+                                        "{} times",
+                                        n, e.group[m], wanted));
+    }
+  }
+
+  // Runs the devices against each other; an exchange completes when all who issue it have come to
+  // it.
+  void simulate() {
+    std::vector<size_t> at(plan_.devices.size(), 0);
+    bool moved = true;
+    while (moved) {
+      moved = false;
+      for (size_t d = 0; d < at.size(); ++d) {
+        if (at[d] == queues_[d].size()) continue;
+        const auto id = static_cast<size_t>(queues_[d][at[d]]);
+        bool all_here = true;
+        for (size_t o = 0; o < at.size(); ++o)
+          if (issued_[id][o] > 0)
+            all_here &= at[o] < queues_[o].size() && static_cast<size_t>(queues_[o][at[o]]) == id;
+        if (!all_here) continue;
+        for (size_t o = 0; o < at.size(); ++o)
+          if (issued_[id][o] > 0) ++at[o];
+        moved = true;
+      }
+    }
+    std::string waiting;
+    for (size_t d = 0; d < at.size(); ++d)
+      if (at[d] < queues_[d].size())
+        waiting += fmt::format("{}device {} waits in exchange {}", waiting.empty() ? "" : ", ", d,
+                               queues_[d][at[d]]);
+    if (!waiting.empty()) faults_.in_plan("deadlock", waiting);
+  }
+
+  const Plan& plan_;
+  Faults& faults_;
+  std::vector<std::vector<int>> issued_;  // per exchange and device, how often
+  std::vector<std::vector<int>> queues_;  // per device, the exchanges in its order
+};
+
+}  // namespace
+
+void check_exchanges(const Plan& plan, Faults& faults) {
+  for (size_t id = 0; id < plan.exchanges.size(); ++id)
+    ExchangeCheck(plan, static_cast<int>(id), faults).run();
+  IssueCheck(plan, faults).run();
+}
+
+}  // namespace convnet

@@ -1,0 +1,398 @@
+// The backward pass of the logical program against its forward pass.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "framework/plan/verify/program.h"
+
+namespace convnet {
+namespace {
+
+// Operand `second` of forward operation `first`: a place where a tensor is read. The gradient of a
+// tensor is the sum of what comes back through all such places.
+using Place = std::pair<int, int>;
+
+// What a tensor of the backward pass can be taken for: the part of the gradient of `tensor` that
+// comes back through `places`. `before_act`: of the producer's result before its activation.
+struct Reading {
+  int tensor = -1;
+  bool before_act = false;
+  std::vector<Place> places;  // sorted
+  bool operator==(const Reading&) const = default;
+};
+
+constexpr size_t kMaxReadings = 4096;
+
+class Gradients {
+ public:
+  Gradients(const Plan& plan, const Program& program, Faults& faults)
+      : plan_(plan),
+        program_(program),
+        faults_(faults),
+        is_gradient_(plan.tensors.size(), false),
+        is_used_(plan.tensors.size(), false),
+        is_trained_(plan.tensors.size(), false),
+        places_(plan.tensors.size()),
+        readings_(plan.tensors.size()) {}
+
+  void run() {
+    const size_t before = faults_.count();
+    for (const LogicalOp& op : program_.updates) is_trained_[at(op.in[1])] = true;
+    for (const LogicalOp& op : program_.ops) classify(op);
+    losses();
+    find_places();
+    if (faults_.count() > before) return;
+    for (const LogicalOp& op : program_.ops)
+      if (is_gradient(op.out[0])) backward(op);
+    if (faults_.count() > before) return;
+    for (const LogicalOp& op : program_.updates) update(op);
+    unused();
+    dropout_keys();
+  }
+
+ private:
+  static size_t at(int i) { return static_cast<size_t>(i); }
+  const std::string& name(int tensor) const { return plan_.tensors[at(tensor)].name; }
+  const std::string& layer_name(int op) const {
+    return plan_.layers[at(program_.ops[at(op)].layer)].name;
+  }
+  bool is_gradient(int tensor) const { return is_gradient_[at(tensor)]; }
+  void fault(const LogicalOp& op, const char* rule, std::string message) {
+    faults_.in_instr(op.device, op.instr, rule, std::move(message));
+  }
+
+  // Forward or backward: everything that depends on the gradient of a loss is backward.
+  void classify(const LogicalOp& op) {
+    const bool is_backward = op_info(op.op).text.find("bwd") != std::string_view::npos;
+    const bool reads_gradient =
+        std::any_of(op.in.begin(), op.in.end(), [&](int t) { return is_gradient(t); });
+    if (op.op == Op::kAdd && reads_gradient) {
+      for (int t : op.in)
+        if (!is_gradient(t))
+          fault(op, "gradient", fmt::format("adds the value '{}' to gradients", name(t)));
+    } else if (reads_gradient && !is_backward) {
+      fault(op, "gradient", "computes a value of the forward pass from a gradient");
+    } else if (is_backward && op.op != Op::kSoftmaxLossBwd) {
+      const int dy = op.in[gradient_operand(op.op)];
+      if (!is_gradient(dy)) fault(op, "gradient", fmt::format("'{}' is no gradient", name(dy)));
+    }
+    for (int t : op.out) {
+      is_gradient_[at(t)] = is_backward || reads_gradient;
+      for (int x : op.in) is_trained_[at(t)] = is_trained_[at(t)] || is_trained_[at(x)];
+    }
+    for (int t : op.in) is_used_[at(t)] = true;
+  }
+
+  static size_t gradient_operand(Op op) {
+    switch (op) {
+      case Op::kConvBwdWeight:
+      case Op::kFcBwdWeight:
+      case Op::kPoolMaxBwd:
+      case Op::kActBwd:
+        return 1;
+      case Op::kLrnBwd:
+        return 3;
+      default:
+        return 0;
+    }
+  }
+
+  // Every loss has its gradient, once, with its weight over the batch.
+  void losses() {
+    bool any = false;
+    for (size_t i = 0; i < program_.ops.size(); ++i) {
+      const LogicalOp& loss = program_.ops[i];
+      if (loss.op != Op::kSoftmaxLossFwd) continue;
+      any = true;
+      int count = 0;
+      const double weight = plan_.tensors[at(loss.out[1])].attrs.real("weight");
+      for (const LogicalOp& back : program_.ops) {
+        if (back.op != Op::kSoftmaxLossBwd || back.in[0] != loss.out[0]) continue;
+        ++count;
+        if (back.in[1] != loss.in[1])
+          fault(back, "loss",
+                fmt::format("reads the label '{}', the loss reads '{}'", name(back.in[1]),
+                            name(loss.in[1])));
+        const double scale = weight / static_cast<double>(plan_.batch);
+        if (back.attrs.real("scale") != scale)
+          fault(back, "loss",
+                fmt::format("the scale is {}, weight {} over the batch {} is {}",
+                            back.attrs.real("scale"), weight, plan_.batch, scale));
+      }
+      if (count > 1 || (count == 0 && weight != 0 && is_trained_[at(loss.in[0])]))
+        fault(loss, "loss", fmt::format("its gradient is taken {} times, must be once", count));
+      if (count > 0) reaches_loss_[static_cast<int>(i)] = true;
+    }
+    if (!any) faults_.in_plan("loss", "a train plan without a loss");
+  }
+
+  // Where each tensor is read on the way to a loss.
+  void find_places() {
+    for (size_t n = program_.ops.size(); n-- > 0;) {
+      const LogicalOp& op = program_.ops[n];
+      const int i = static_cast<int>(n);
+      if (is_gradient(op.out[0])) continue;
+      for (int t : op.out)
+        if (!places_[at(t)].empty()) reaches_loss_[i] = true;
+      if (!reaches_loss_.contains(i)) continue;
+      const size_t operands = op.op == Op::kSoftmaxLossFwd ? 1 : op.in.size();
+      for (size_t k = 0; k < operands; ++k)
+        places_[at(op.in[k])].emplace_back(i, static_cast<int>(k));
+    }
+    for (auto& p : places_) std::sort(p.begin(), p.end());
+  }
+
+  bool complete(const Reading& r) const { return r.places == places_[at(r.tensor)]; }
+
+  static bool has_no_act(const LogicalOp& op) {
+    return op.attrs.has("act") && op.attrs.word("act") == "none";
+  }
+
+  // Adds a reading and what follows from it without any instruction: where there is no activation,
+  // the gradient before it is the same; and the gradient of a sum is that of each of its operands.
+  void add_reading(int gradient, const Reading& first) {
+    std::vector<Reading> todo{first};
+    auto& known = readings_[at(gradient)];
+    while (!todo.empty() && known.size() < kMaxReadings) {
+      const Reading r = todo.back();
+      todo.pop_back();
+      if (std::find(known.begin(), known.end(), r) != known.end()) continue;
+      known.push_back(r);
+      const int p = program_.producer[at(r.tensor)];
+      if (p < 0 || !complete(r)) continue;
+      const LogicalOp& op = program_.ops[at(p)];
+      if (!r.before_act && has_no_act(op)) todo.push_back({r.tensor, true, r.places});
+      if (r.before_act && op.op == Op::kAdd)
+        for (size_t k = 0; k < op.in.size(); ++k)
+          todo.push_back({op.in[k], false, {{p, static_cast<int>(k)}}});
+    }
+  }
+
+  // The forward operations whose result's gradient `dy` is, complete, among those that `fits`: two
+  // that read the same operands and whose results are added have one gradient. None and a fault if
+  // there is none.
+  std::vector<int> forwards_of(const LogicalOp& op, int dy, bool before_act,
+                               const std::function<bool(const LogicalOp&)>& fits) {
+    std::vector<int> all;
+    const Reading* partial = nullptr;
+    for (const Reading& r : readings_[at(dy)]) {
+      const int p = program_.producer[at(r.tensor)];
+      if (p < 0 || !fits(program_.ops[at(p)])) continue;
+      if (!complete(r))
+        partial = &r;
+      else if (r.before_act == before_act)
+        all.push_back(p);
+    }
+    if (!all.empty()) return all;
+    if (partial != nullptr) {
+      for (const Place& place : places_[at(partial->tensor)])
+        if (!std::binary_search(partial->places.begin(), partial->places.end(), place)) {
+          fault(op, "gradient-incomplete",
+                fmt::format(
+                    "'{}' lacks the part of the gradient of '{}' that comes through layer '{}'",
+                    name(dy), name(partial->tensor), layer_name(place.first)));
+          break;
+        }
+      return {};
+    }
+    fault(op, "gradient",
+          fmt::format("'{}' is {}, not the gradient of a result of the same operation with these "
+                      "operands and attributes",
+                      name(dy), describe(dy)));
+    return {};
+  }
+
+  std::string describe(int gradient) const {
+    if (readings_[at(gradient)].empty()) return "no gradient";
+    const Reading& r = readings_[at(gradient)][0];
+    return fmt::format("the gradient of '{}'{}", name(r.tensor),
+                       r.before_act ? " before its activation" : "");
+  }
+
+  static bool same_attrs(const LogicalOp& forward, const LogicalOp& backward) {
+    for (const auto& [attr, value] : backward.attrs.all()) {
+      const Attrs::Value* other = forward.attrs.find(attr);
+      if (other == nullptr || !(*other == value)) return false;
+    }
+    return true;
+  }
+
+  void backward(const LogicalOp& op) {
+    switch (op.op) {
+      case Op::kSoftmaxLossBwd:
+        return loss_backward(op);
+      case Op::kActBwd:
+        return act_backward(op);
+      case Op::kAdd:
+        return sum(op);
+      default:
+        break;
+    }
+    // Operand of the forward operation -> operand of the backward one that must be the same tensor.
+    std::vector<std::pair<size_t, size_t>> same_in, same_out;
+    Op forward_op = Op::kConvFwd;
+    bool before_act = false;
+    size_t first_operand = 0;  // whose gradient result 0 is
+    switch (op.op) {
+      case Op::kConvBwdData:
+      case Op::kFcBwdData:
+        forward_op = op.op == Op::kConvBwdData ? Op::kConvFwd : Op::kFcFwd;
+        same_in = {{1, 1}};
+        before_act = true;
+        break;
+      case Op::kConvBwdWeight:
+      case Op::kFcBwdWeight:
+        forward_op = op.op == Op::kConvBwdWeight ? Op::kConvFwd : Op::kFcFwd;
+        same_in = {{0, 0}};
+        before_act = true;
+        first_operand = 1;
+        break;
+      case Op::kPoolMaxBwd:
+        forward_op = Op::kPoolMaxFwd;
+        same_in = {{0, 0}};
+        break;
+      case Op::kPoolAvgBwd:
+        forward_op = Op::kPoolAvgFwd;
+        break;
+      case Op::kLrnBwd:
+        forward_op = Op::kLrnFwd;
+        same_in = {{0, 0}};
+        same_out = {{0, 1}, {1, 2}};
+        break;
+      case Op::kDropoutBwd:
+        forward_op = Op::kDropoutFwd;
+        break;
+      case Op::kConcatBwd:
+        forward_op = Op::kConcatFwd;
+        break;
+      default:
+        return;
+    }
+    const auto fits = [&](const LogicalOp& f) {
+      if (f.op != forward_op || !same_attrs(f, op)) return false;
+      for (const auto& [theirs, ours] : same_in)
+        if (f.in[theirs] != op.in[ours]) return false;
+      for (const auto& [theirs, ours] : same_out)
+        if (f.out[theirs] != op.in[ours]) return false;
+      return op.op == Op::kConcatBwd ? f.in.size() == op.out.size()
+                                     : f.in.size() >= first_operand + op.out.size();
+    };
+    for (int f : forwards_of(op, op.in[gradient_operand(op.op)], before_act, fits))
+      for (size_t i = 0; i < op.out.size(); ++i) {
+        const size_t operand = first_operand + i;
+        add_reading(op.out[i],
+                    {program_.ops[at(f)].in[operand], false, {{f, static_cast<int>(operand)}}});
+      }
+  }
+
+  void loss_backward(const LogicalOp& op) {
+    const int f = program_.producer[at(op.in[0])];
+    if (f < 0 || program_.ops[at(f)].op != Op::kSoftmaxLossFwd ||
+        program_.ops[at(f)].out[0] != op.in[0])
+      return fault(op, "loss", fmt::format("'{}' is no result of a loss", name(op.in[0])));
+    add_reading(op.out[0], {program_.ops[at(f)].in[0], false, {{f, 0}}});
+  }
+
+  void act_backward(const LogicalOp& op) {
+    const int y = op.in[0];
+    const std::vector<int> all = forwards_of(op, op.in[1], false, [&](const LogicalOp& forward) {
+      return forward.out[0] == y && forward.attrs.has("act") && same_attrs(forward, op);
+    });
+    if (all.empty()) return;
+    const int f = all.front();  // the one producer of y
+    const LogicalOp& forward = program_.ops[at(f)];
+    if (forward.op == Op::kActFwd)
+      add_reading(op.out[0], {forward.in[0], false, {{f, 0}}});
+    else
+      add_reading(op.out[0], {y, true, places_[at(y)]});
+  }
+
+  // A sum of parts of one gradient that come through different places.
+  void sum(const LogicalOp& op) {
+    if (!has_no_act(op)) return fault(op, "gradient", "gradients are added without an activation");
+    std::vector<Reading> found;
+    for (const Reading& r : readings_[at(op.in[0])]) join(op, 1, r, &found);
+    for (const Reading& r : found) add_reading(op.out[0], r);
+    if (found.empty())
+      fault(op, "gradient",
+            fmt::format("'{}' is {} and '{}' is {}; they are not different parts of "
+                        "one gradient",
+                        name(op.in[0]), describe(op.in[0]), name(op.in[1]), describe(op.in[1])));
+  }
+
+  void join(const LogicalOp& op, size_t operand, const Reading& so_far,
+            std::vector<Reading>* found) {
+    if (operand == op.in.size()) {
+      found->push_back(so_far);
+      return;
+    }
+    for (const Reading& r : readings_[at(op.in[operand])]) {
+      if (r.tensor != so_far.tensor || r.before_act != so_far.before_act) continue;
+      Reading both{r.tensor, r.before_act, {}};
+      std::merge(r.places.begin(), r.places.end(), so_far.places.begin(), so_far.places.end(),
+                 std::back_inserter(both.places));
+      if (std::adjacent_find(both.places.begin(), both.places.end()) != both.places.end()) continue;
+      join(op, operand + 1, both, found);
+      if (found->size() >= kMaxReadings) return;
+    }
+  }
+
+  void update(const LogicalOp& op) {
+    const int dw = op.in[0], w = op.in[1];
+    is_used_[at(dw)] = true;
+    for (const Reading& r : readings_[at(dw)])
+      if (r.tensor == w && complete(r)) return;
+    fault(op, "gradient",
+          fmt::format("'{}' is {}, must be the complete gradient of '{}'", name(dw), describe(dw),
+                      name(w)));
+  }
+
+  // A gradient of anything that depends on a parameter that is trained leads to an update.
+  void unused() {
+    for (size_t t = 0; t < plan_.tensors.size(); ++t) {
+      if (!is_gradient_[t] || is_used_[t] || readings_[t].empty()) continue;
+      const Reading& r = readings_[t][0];
+      if (is_trained_[at(r.tensor)])
+        fault(*program_.producer_of(static_cast<int>(t)), "unused-gradient",
+              fmt::format("'{}', {}, is not used", name(static_cast<int>(t)),
+                          describe(static_cast<int>(t))));
+    }
+  }
+
+  // Layers with one key would drop the same elements.
+  void dropout_keys() {
+    std::map<int64_t, int> layers;
+    for (const LogicalOp& op : program_.ops) {
+      if (op.op != Op::kDropoutFwd) continue;
+      const auto [entry, is_new] = layers.emplace(op.attrs.integer("key"), op.layer);
+      if (!is_new)
+        fault(op, "dropout-key",
+              fmt::format("the key {} is that of layer '{}' already", entry->first,
+                          plan_.layers[at(entry->second)].name));
+    }
+  }
+
+  const Plan& plan_;
+  const Program& program_;
+  Faults& faults_;
+  std::vector<bool> is_gradient_, is_used_,
+      is_trained_;                          // per tensor; trained: depends on an updated parameter
+  std::map<int, bool> reaches_loss_;        // forward operations
+  std::vector<std::vector<Place>> places_;  // per tensor, sorted
+  std::vector<std::vector<Reading>> readings_;  // per tensor of the backward pass
+};
+
+}  // namespace
+
+void check_gradients(const Plan& plan, const Program& program, Faults& faults) {
+  Gradients(plan, program, faults).run();
+}
+
+}  // namespace convnet

@@ -1,0 +1,54 @@
+// The plans of this folder, and edits of them.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "framework/plan/plan.h"
+#include "framework/plan/verify_plan.h"
+
+namespace convnet {
+
+inline std::string read_text(const std::string& path) {
+  std::ifstream file(std::string(CONVNET_SOURCE_DIR) + "/" + path, std::ios::binary);
+  EXPECT_TRUE(file.good()) << path;
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+inline std::string plan_text(const std::string& name) {
+  return read_text("tests/plan/" + name + ".plan");
+}
+
+inline Plan parsed(const std::string& text) {
+  Result<Plan> plan = parse_plan(text);
+  EXPECT_TRUE(plan.ok()) << (plan.ok() ? "" : plan.status().message());
+  return plan.ok() ? *std::move(plan) : Plan();
+}
+
+inline Plan read_plan(const std::string& name) { return parsed(plan_text(name)); }
+
+// Train plans of one and two devices, and a test plan.
+inline const std::vector<std::string> kTrainPlans = {"train_1_device", "train_2_devices",
+                                                     "loss_on_1_of_2", "branches"};
+
+inline std::string fault_text(const std::vector<PlanFault>& faults) {
+  std::string s;
+  for (const PlanFault& f : faults) s += f.str() + "\n";
+  return s;
+}
+
+// `text` with its only occurrence (from the `skip`-th on) of `from` replaced.
+inline std::string edited(std::string text, const std::string& from, const std::string& to,
+                          int skip = 0) {
+  size_t at = text.find(from);
+  for (; skip > 0 && at != std::string::npos; --skip) at = text.find(from, at + 1);
+  EXPECT_NE(at, std::string::npos) << from;
+  return at == std::string::npos ? text : text.replace(at, from.size(), to);
+}
+
+}  // namespace convnet

@@ -1,0 +1,143 @@
+// convnet verify: shows for a user's own model that the number of devices does not matter.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tools/convnet/arguments.h"
+#include "tools/convnet/command.h"
+#include "tools/convnet/compare_plans.h"
+#include "tools/convnet/training.h"
+
+namespace convnet::cli {
+namespace {
+
+class VerifyCommand : public Command {
+ public:
+  const char* name() const override { return "verify"; }
+  const char* summary() const override {
+    return "shows that a model computes the same on many devices as on one";
+  }
+  const char* details() const override {
+    return R"(Compiles the model for N devices and for one, trains both for some steps on the
+same batches, and compares every value and every parameter: bit for bit, or,
+where the devices do not divide the canonical shards of the batch, within a
+bound computed from the plan. Names the first layer that differs and ends with
+exit code 1. The data need not be there: with --synthetic, generated examples of
+the right shape do as well.)";
+  }
+  const char* examples() const override {
+    return R"(convnet verify model-defs/lenet-fashion.yaml --devices 4
+convnet verify model-defs/alexnet.yaml --devices 2 --steps 1 --set batch=32
+convnet verify model-defs/lenet-fashion.yaml --devices 3 --isa reference)";
+  }
+
+  void declare(CommandLine& line) override {
+    model_.declare(line);
+    devices_.declare(
+        line, "compare so many devices with one; 2, or the model file's number, if not given");
+    line.number("--steps", "N", &steps_, 1, 1000000, "steps to compare; 3 if not given");
+    backend_.declare(line);
+    line.text("--data", "DIR", &data_, "where relative data paths of the model file are looked up");
+    line.flag("--synthetic", &synthetic_, "generated examples instead of the model file's data");
+    line.flag("--json", &json_, "print a JSON object");
+    line.exclude("--data", "--synthetic");
+  }
+
+  int run(Output& output) override {
+    Result<int> devices = devices_.count();
+    if (!devices.ok()) return output.fail(devices.status());
+    Diagnostics diagnostics;
+    std::unique_ptr<BoundModel> model = model_.load(diagnostics);
+    if (model != nullptr) {
+      check_data(*model, diagnostics);
+      check_trainable(*model, diagnostics);
+    }
+    if (diagnostics.has_errors()) return output.fail(diagnostics);
+    const int many = *devices > 0 ? *devices : std::max(2, model_devices(*model));
+    std::optional<Plan> serial = plan(*model, 1, diagnostics);
+    std::optional<Plan> parallel;
+    if (serial.has_value()) parallel = plan(*model, many, diagnostics);
+    if (!parallel.has_value()) return output.fail(diagnostics);
+    output.warn(diagnostics);
+
+    ComparisonOptions options;
+    options.steps = static_cast<int64_t>(steps_.value_or(3));
+    Result<SessionOptions> one = backend_.options(1), each = backend_.options(many);
+    if (!one.ok()) return output.fail(one.status());
+    if (!each.ok()) return output.fail(each.status());
+    options.serial = *one;
+    options.parallel = *each;
+    Result<Examples> examples =
+        synthetic_ ? synthetic_examples(*model, *serial)
+                   : training_examples(*model, data_paths(folder_of(model_.file), data_), *serial,
+                                       nullptr);
+    if (!examples.ok()) return output.fail(examples.status());
+    const LengthArgument whole;
+    const RateSchedule schedule =
+        rate_schedule(*model, whole.total(*model, examples->batches->examples()));
+    options.rate = [&](int64_t step) { return schedule.rate_at(step); };
+
+    Result<Comparison> result = compare_plans(*serial, *parallel, *examples->batches, options);
+    if (!result.ok()) return output.fail(result.status());
+    if (json_) print_json(output, *result, *parallel);
+    if (result->mismatch.has_value()) {
+      return output.fail(Code::kCheckFailed, describe(*result->mismatch, *parallel));
+    }
+    if (!json_) print_text(output, *result, *parallel);
+    return 0;
+  }
+
+ private:
+  static std::optional<Plan> plan(const BoundModel& model, int devices, Diagnostics& diagnostics) {
+    CompileOptions options;
+    options.devices = devices;
+    return compile_model(model, options, diagnostics);
+  }
+
+  void print_text(Output& output, const Comparison& result, const Plan& parallel) const {
+    const auto devices = static_cast<int64_t>(parallel.devices.size());
+    output.print(fmt::format("{}: {} and one compute the same in {}\n", printable(model_.file),
+                             counted(devices, "device"), counted(result.steps, "step")));
+    output.print(fmt::format("  {} compared bit for bit\n", counted(result.exact, "value")));
+    if (result.bounded > 0) {
+      output.print(fmt::format(
+          "  {} compared within their bounds, because {} devices do not divide the {} "
+          "canonical shards of the batch;\n  the largest difference is {:.2g} of its bound\n",
+          counted(result.bounded, "value"), devices, parallel.shards.size() - 1, result.closest));
+    }
+    if (result.skipped > 0) {
+      output.print(fmt::format("  {} not compared\n", counted(result.skipped, "value")));
+    }
+  }
+
+  void print_json(Output& output, const Comparison& result, const Plan& parallel) const {
+    nlohmann::ordered_json json = {{"schema", 1},
+                                   {"file", model_.file},
+                                   {"devices", parallel.devices.size()},
+                                   {"steps", result.steps},
+                                   {"same", !result.mismatch.has_value()},
+                                   {"exact", result.exact},
+                                   {"bounded", result.bounded},
+                                   {"skipped", result.skipped}};
+    if (result.mismatch.has_value()) {
+      json["layer"] = result.mismatch->layer;
+      json["line"] = result.mismatch->line;
+      json["step"] = result.mismatch->step + 1;
+      json["tensor"] = result.mismatch->tensor;
+    }
+    output.print(json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  }
+
+  ModelArgument model_;
+  DevicesArgument devices_;
+  BackendArgument backend_;
+  std::optional<uint64_t> steps_;
+  std::string data_;
+  bool synthetic_ = false, json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> verify_command() { return std::make_unique<VerifyCommand>(); }
+
+}  // namespace convnet::cli

@@ -1,0 +1,251 @@
+#include "tools/convnet/compare_plans.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "framework/base/check.h"
+#include "tools/convnet/recorded.h"
+#include "tools/convnet/rounding_bounds.h"
+
+namespace convnet::cli {
+namespace {
+
+// What the instructions of one device showed in one step. Written by its executor thread only.
+struct Findings {
+  int64_t exact = 0, bounded = 0, skipped = 0;
+  double closest = 0;
+  int instr = -1;  // of the mismatch
+  std::optional<Mismatch> mismatch;
+};
+
+// One result against the serial run's; fills `mismatch` if it differs.
+void compare(const View& view, const Recorded& serial, double bound, Findings& findings,
+             Mismatch& mismatch) {
+  const int64_t size = dtype_size(view.dtype);
+  const char* data = static_cast<const char*>(view.data);
+  for_each_element(view, [&](const std::vector<int64_t>& index, int64_t stored, int64_t logical) {
+    const char* mine = data + stored * size;
+    const char* other = serial.at(logical);
+    bool same = std::memcmp(mine, other, static_cast<size_t>(size)) == 0;
+    if (bound > 0) {
+      const double difference = std::abs(load(view.dtype, mine) - load(view.dtype, other));
+      same = difference <= bound;
+      if (same) findings.closest = std::max(findings.closest, difference / bound);
+    }
+    if (same) return;
+    if (mismatch.different++ == 0) {
+      mismatch.index = index;
+      mismatch.serial = load(view.dtype, other);
+      mismatch.parallel = load(view.dtype, mine);
+      mismatch.bound = bound;
+    }
+  });
+  mismatch.of = view.box.count();
+  (bound > 0 ? findings.bounded : findings.exact) += mismatch.of;
+}
+
+void name_layer(const Plan& plan, int layer, Mismatch& mismatch) {
+  if (layer < 0) return;
+  mismatch.layer = plan.layers[static_cast<size_t>(layer)].name;
+  mismatch.line = plan.layers[static_cast<size_t>(layer)].line;
+}
+
+bool adds_in_rank_order(const Plan& plan) {
+  return std::any_of(plan.exchanges.begin(), plan.exchanges.end(), [](const Exchange& exchange) {
+    return exchange.order == Exchange::Order::kRank;
+  });
+}
+
+// Compares parameters and state as the sessions hand them out between steps.
+Result<std::optional<Mismatch>> compare_kept(const Plan& plan, const Session& serial,
+                                             const Session& parallel, const RoundingBounds* bounds,
+                                             Comparison& comparison) {
+  for (size_t t = 0; t < plan.tensors.size(); ++t) {
+    const Tensor& tensor = plan.tensors[t];
+    if (tensor.kind != TensorKind::kParameter && tensor.kind != TensorKind::kState) continue;
+    CONVNET_ASSIGN_OR_RETURN(HostTensor one, serial.read(tensor.name));
+    CONVNET_ASSIGN_OR_RETURN(HostTensor many, parallel.read(tensor.name));
+    CHECK(one.values.size() == many.values.size());
+    const double bound = bounds == nullptr ? 0 : bounds->of(static_cast<int>(t));
+    Mismatch mismatch;
+    for (size_t i = 0; i < one.values.size(); ++i) {
+      const double difference = std::abs(one.values[i] - many.values[i]);
+      if (bound > 0 ? difference <= bound
+                    : std::memcmp(&one.values[i], &many.values[i], sizeof(double)) == 0) {
+        continue;
+      }
+      if (mismatch.different++ == 0) {
+        int64_t rest = static_cast<int64_t>(i);
+        for (int d = tensor.shape.rank() - 1; d >= 0; --d) {
+          mismatch.index.insert(mismatch.index.begin(), rest % tensor.shape[d]);
+          rest /= tensor.shape[d];
+        }
+        mismatch.serial = one.values[i];
+        mismatch.parallel = many.values[i];
+        mismatch.bound = bound;
+      }
+    }
+    mismatch.of = static_cast<int64_t>(one.values.size());
+    (bound > 0 ? comparison.bounded : comparison.exact) += mismatch.of;
+    if (mismatch.different == 0) continue;
+    mismatch.tensor = tensor.name;
+    mismatch.where = tensor.kind == TensorKind::kParameter ? "parameter" : "state";
+    for (const Instr& instr : plan.devices[0].instrs) {
+      for (const Operand& out : instr.out) {
+        if (&tensor_of(plan, 0, out) == &tensor) name_layer(plan, instr.layer, mismatch);
+      }
+    }
+    return std::optional<Mismatch>(mismatch);
+  }
+  return std::optional<Mismatch>();
+}
+
+}  // namespace
+
+Result<Comparison> compare_plans(const Plan& serial_plan, const Plan& parallel_plan,
+                                 BatchSource& source, const ComparisonOptions& options) {
+  CHECK(serial_plan.devices.size() == 1);
+  CONVNET_ASSIGN_OR_RETURN(std::unique_ptr<Session> serial,
+                           Session::create(serial_plan, options.serial));
+  CONVNET_ASSIGN_OR_RETURN(std::unique_ptr<Session> parallel,
+                           Session::create(parallel_plan, options.parallel));
+  serial->initialise();
+  parallel->initialise();
+  const bool bounded = adds_in_rank_order(parallel_plan);
+
+  Comparison comparison;
+  for (int64_t step = 0; step < options.steps; ++step) {
+    CONVNET_ASSIGN_OR_RETURN(const Batch* batch, source.get(step));
+    const double rate = options.rate(step);
+
+    Records records;
+    serial->observe([&](int device, int instr, const std::vector<View>& out) {
+      const Instr& i = serial_plan.devices[0].instrs[static_cast<size_t>(instr)];
+      for (size_t r = 0; r < out.size(); ++r) {
+        record(out[r], records[tensor_of(serial_plan, device, i.out[r]).name]);
+      }
+    });
+    CONVNET_ASSIGN_OR_RETURN(StepResult one, serial->run(*batch, step, rate));
+    serial->observe(nullptr);
+    if (!one.finite) {
+      return Status(Code::kNotFinite,
+                    fmt::format("the loss of the serial run is not finite in step {}", step + 1));
+    }
+    // Inputs, for the bounds of sums that read them.
+    if (bounded) {
+      for (const Tensor& tensor : serial_plan.tensors) {
+        if (tensor.kind != TensorKind::kInput || tensor.attrs.word("input") != "data") continue;
+        View view;
+        view.data = const_cast<float*>(batch->data.data());
+        view.format = Format::kBlocked;
+        view.shape = tensor.shape;
+        view.stored = view.box = Box(tensor.shape);
+        record(view, records[tensor.name]);
+      }
+    }
+
+    std::unique_ptr<RoundingBounds> bounds;
+    if (bounded) bounds = std::make_unique<RoundingBounds>(parallel_plan, records, rate);
+    std::vector<Findings> findings(parallel_plan.devices.size());
+    parallel->observe([&](int device, int instr, const std::vector<View>& out) {
+      const Instr& i =
+          parallel_plan.devices[static_cast<size_t>(device)].instrs[static_cast<size_t>(instr)];
+      Findings& mine = findings[static_cast<size_t>(device)];
+      for (size_t r = 0; r < out.size(); ++r) {
+        const Tensor& tensor = tensor_of(parallel_plan, device, i.out[r]);
+        // Partial sums have no counterpart; the sum that an exchange makes of them has.
+        if (part_of(parallel_plan, device, i.out[r]).of != 1) continue;
+        auto found = records.find(tensor.name);
+        const auto t = static_cast<int>(&tensor - parallel_plan.tensors.data());
+        const double bound = bounds == nullptr ? 0 : bounds->of(t);
+        if (found == records.end() || std::isinf(bound)) {
+          mine.skipped += out[r].box.count();
+          continue;
+        }
+        Mismatch mismatch;
+        compare(out[r], found->second, bound, mine, mismatch);
+        if (mismatch.different == 0 || mine.mismatch.has_value()) continue;
+        mismatch.tensor = tensor.name;
+        mismatch.where = fmt::format("{} on device {}", op_info(i.op).text, device);
+        name_layer(parallel_plan, i.layer, mismatch);
+        mine.instr = instr;
+        mine.mismatch = std::move(mismatch);
+      }
+    });
+    CONVNET_ASSIGN_OR_RETURN(StepResult many, parallel->run(*batch, step, rate));
+    parallel->observe(nullptr);
+
+    const Findings* first = nullptr;
+    for (const Findings& device : findings) {
+      comparison.exact += device.exact;
+      comparison.bounded += device.bounded;
+      comparison.skipped += device.skipped;
+      comparison.closest = std::max(comparison.closest, device.closest);
+      if (device.mismatch.has_value() && (first == nullptr || device.instr < first->instr)) {
+        first = &device;
+      }
+    }
+    ++comparison.steps;
+    if (first != nullptr) {
+      comparison.mismatch = first->mismatch;
+    } else if (one.finite == many.finite) {
+      CONVNET_ASSIGN_OR_RETURN(comparison.mismatch, compare_kept(parallel_plan, *serial, *parallel,
+                                                                 bounds.get(), comparison));
+    }
+    for (size_t m = 0; m < one.metrics.size() && !comparison.mismatch.has_value(); ++m) {
+      const MetricValues& mine = many.metrics[m];
+      const MetricValues& other = one.metrics[m];
+      // Losses are positive, so the terms' magnitudes sum to the loss.
+      const double terms =
+          static_cast<double>(parallel_plan.shards.size() + parallel_plan.devices.size());
+      const double bound = bounded ? 2 * terms * 0x1p-53 * std::abs(other.loss_sum) : 0;
+      if (many.finite && mine.examples == other.examples && mine.correct == other.correct &&
+          std::abs(mine.loss_sum - other.loss_sum) <= bound) {
+        continue;
+      }
+      Mismatch mismatch;
+      mismatch.layer = other.layer;
+      mismatch.where = "loss and accuracy";
+      mismatch.tensor = "loss sum";
+      mismatch.serial = other.loss_sum;
+      mismatch.parallel = mine.loss_sum;
+      mismatch.bound = bound;
+      mismatch.different = mismatch.of = 1;
+      comparison.mismatch = mismatch;
+    }
+    if (comparison.mismatch.has_value()) {
+      comparison.mismatch->step = step;
+      return comparison;
+    }
+    if (bounded) {
+      for (const Tensor& tensor : parallel_plan.tensors) {
+        if (tensor.kind != TensorKind::kParameter && tensor.kind != TensorKind::kState) continue;
+        CONVNET_ASSIGN_OR_RETURN(HostTensor value, serial->read(tensor.name));
+        CONVNET_RETURN_IF_ERROR(parallel->write(tensor.name, value));
+      }
+    }
+  }
+  return comparison;
+}
+
+std::string describe(const Mismatch& mismatch, const Plan& parallel) {
+  std::string place =
+      mismatch.line > 0 ? fmt::format(" ({}:{})", parallel.source, mismatch.line) : "";
+  std::string element =
+      mismatch.index.empty() ? "" : fmt::format("[{}]", fmt::join(mismatch.index, ", "));
+  std::string text = fmt::format(
+      "layer '{}'{} differs in step {}: {}{} is {:.9g} on 1 device and {:.9g} on {} ({}; {} of {} "
+      "values differ",
+      mismatch.layer, place, mismatch.step + 1, mismatch.tensor, element, mismatch.serial,
+      mismatch.parallel, parallel.devices.size(), mismatch.where, mismatch.different, mismatch.of);
+  if (mismatch.bound > 0) text += fmt::format(" by more than {:.3g}", mismatch.bound);
+  return text + ")";
+}
+
+}  // namespace convnet::cli

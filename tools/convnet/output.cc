@@ -1,0 +1,101 @@
+#include "tools/convnet/output.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace convnet::cli {
+
+bool Output::colour(int fd) const {
+  if (colour_ != Colour::kAuto) return colour_ == Colour::kAlways;
+  const char* no_colour = std::getenv("NO_COLOR");
+  if (no_colour != nullptr && *no_colour != '\0') return false;
+  const char* term = std::getenv("TERM");
+  if (term == nullptr || std::strcmp(term, "dumb") == 0) return false;
+  return isatty(fd) == 1;
+}
+
+void Output::print(std::string_view text) {
+  if (write_error_ != 0) return;
+  errno = 0;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
+    write_error_ = errno != 0 ? errno : EIO;
+  }
+}
+
+void Output::note(std::string_view text) {
+  std::fflush(stdout);
+  std::string line = "convnet: " + std::string(text) + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+int Output::fail(const Status& status) {
+  std::fflush(stdout);
+  const bool coloured = colour(STDERR_FILENO);
+  std::string text = "convnet: ";
+  text += coloured ? "\x1b[1;31merror:\x1b[0m " : "error: ";
+  // A message may have a second line, with help; nothing in it may reach the terminal as a command.
+  std::string_view rest = status.message();
+  while (true) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    text += printable(rest.substr(0, end), 4000) + "\n";
+    if (end == rest.size()) break;
+    rest.remove_prefix(end + 1);
+  }
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  return static_cast<int>(status.code());
+}
+
+int Output::fail(const Diagnostics& diagnostics) {
+  warn(diagnostics);
+  return static_cast<int>(diagnostics.code());
+}
+
+void Output::warn(const Diagnostics& diagnostics) {
+  if (diagnostics.all().empty()) return;
+  std::fflush(stdout);
+  std::string text = diagnostics.render(colour(STDERR_FILENO));
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+int Output::finish(int code) {
+  errno = 0;
+  if (std::fflush(stdout) != 0 && write_error_ == 0) write_error_ = errno != 0 ? errno : EIO;
+  if (write_error_ == 0) return code;
+  // The reader went away (convnet ... | head): nothing to complain about.
+  if (write_error_ == EPIPE) return code != 0 ? code : 128 + SIGPIPE;
+  int io = fail(Code::kIo, fmt::format("cannot write to stdout: {}", std::strerror(write_error_)));
+  return code != 0 ? code : io;
+}
+
+std::string with_commas(int64_t number) {
+  std::string digits = std::to_string(number);
+  for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > (number < 0 ? 1 : 0); i -= 3) {
+    digits.insert(static_cast<size_t>(i), ",");
+  }
+  return digits;
+}
+
+std::string human_bytes(int64_t bytes) {
+  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  while (value >= 999.5 && unit + 1 < std::size(kUnits)) {
+    value /= 1024;
+    ++unit;
+  }
+  return fmt::format("{:.3g} {}", value, kUnits[unit]);
+}
+
+std::string counted(int64_t number, std::string_view noun) {
+  return fmt::format("{} {}{}", with_commas(number), noun, number == 1 ? "" : "s");
+}
+
+}  // namespace convnet::cli

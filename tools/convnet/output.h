@@ -1,0 +1,48 @@
+// Output: where a command's words go. Results on stdout, errors on stderr; colours only for a
+// terminal; a stdout that cannot be written is an error of its own.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "framework/base/diagnostics.h"
+#include "framework/base/status.h"
+
+namespace convnet::cli {
+
+enum class Colour { kAuto, kAlways, kNever };
+
+class Output {
+ public:
+  // kAuto: a terminal, and neither NO_COLOR (not empty) nor TERM=dumb.
+  void set_colour(Colour colour) { colour_ = colour; }
+  bool colour(int fd) const;
+
+  void print(std::string_view text);  // to stdout
+  void note(std::string_view text);   // to stderr: "convnet: text"
+
+  // "convnet: error: message" on stderr; returns the exit code.
+  int fail(const Status& status);
+  int fail(Code code, std::string_view message) { return fail(Status(code, std::string(message))); }
+  // All diagnostics on stderr; returns the exit code of the first error.
+  int fail(const Diagnostics& diagnostics);
+  // Warnings alone: rendered on stderr.
+  void warn(const Diagnostics& diagnostics);
+
+  // Call at the end with the command's exit code: flushes stdout; the code to exit with.
+  int finish(int code);
+
+ private:
+  Colour colour_ = Colour::kAuto;
+  int write_error_ = 0;  // errno of the first failed write
+};
+
+// "61,100,840"
+std::string with_commas(int64_t number);
+// "1.50 MiB"; bytes below 1024 as they are.
+std::string human_bytes(int64_t bytes);
+// "1 layer", "2 layers"
+std::string counted(int64_t number, std::string_view noun);
+
+}  // namespace convnet::cli
