@@ -27,9 +27,9 @@ struct Diagnostic {
   Severity severity = Severity::kError;
   Span span;
   std::string message;
-  std::vector<Note> notes;  // second places
-  std::string help;         // imperative, without "help: "
-  Code code = Code::kModel; // what the program exits with if this is the first error
+  std::vector<Note> notes;   // second places
+  std::string help;          // imperative, without "help: "
+  Code code = Code::kModel;  // what the program exits with if this is the first error
 };
 
 class Diagnostics {
@@ -44,12 +44,12 @@ class Diagnostics {
   // The first error's code; kOk without errors.
   Code code() const;
 
-  // All entries as text, in the order of their places in the source (entries without a place first);
-  // at most `limit` errors, then a line that counts the rest. `colour`: ANSI codes.
+  // All entries as text, in the order of their places in the source (entries without a place
+  // first); at most `limit` errors, then a line that counts the rest. `colour`: ANSI codes.
   std::string render(bool colour = false, int limit = 100) const;
-  // The same as a JSON array of {severity, file, line, column, end_column, message, notes, help}; a note
-  // is {file, line, column, end_column, message}. Without a place, file is null and the numbers are 0.
-  // end_column is one past the last byte that is underlined.
+  // The same as a JSON array of {severity, file, line, column, end_column, message, notes, help}; a
+  // note is {file, line, column, end_column, message}. Without a place, file is null and the
+  // numbers are 0. end_column is one past the last byte that is underlined.
   std::string render_json() const;
 
  private:
@@ -57,9 +57,9 @@ class Diagnostics {
   int errors_ = 0;
 };
 
-// The candidate nearest to `word`, ignoring case, if it is near enough to be what was meant: an edit
-// distance (with transpositions) of at most 2 or a third of the length, 1 in words of up to four
-// letters; or else one of the two begins with the other. Empty if there is none.
+// The candidate nearest to `word`, ignoring case, if it is near enough to be what was meant: an
+// edit distance (with transpositions) of at most 2 or a third of the length, 1 in words of up to
+// four letters; or else one of the two begins with the other. Empty if there is none.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 // Text safe to print on a terminal: control characters and invalid UTF-8 escaped (\x1b), cut to

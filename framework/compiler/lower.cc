@@ -189,7 +189,7 @@ class Lowering {
     Exchange e;
     e.tensor = tensor_of(from);
     e.layer = node.layer;
-    e.edge = node.reason;
+    e.edge = node.edge;
     e.group = source.layout.mesh.devices;
     for (int device : target.layout.mesh.devices)
       if (source.layout.mesh.position(device) < 0) e.group.push_back(device);

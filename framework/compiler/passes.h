@@ -24,7 +24,7 @@ void grad(Graph& graph);
 // shard: gives every value its layout and every operand the layout that its layer's rule asks for,
 // and inserts an exchange where the two do not agree. Inputs are laid out as their readers want
 // them.
-//   %c @[0,1]{S(0)} read as [0,1]{R}  becomes  %c@1 = exchange %c (forward)
+//   %c @[0,1]{S(0)} read as [0,1]{R}  becomes  %c@1 = exchange %c (c->f)
 void shard(Graph& graph);
 
 // sync: after the last use of each trained parameter, its update: the gradient's partial sums are
@@ -48,6 +48,6 @@ bool readable_as(const Shape& shape, const Layout& have, const Layout& want);
 // A new value: `value` in another layout, and the exchange node that makes it (not yet in the
 // graph). `memory`: the value whose buffers it takes, -1 for its own.
 Node make_exchange(Graph& graph, int value, const Layout& layout, NodePhase phase,
-                   const std::string& reason, int memory = -1);
+                   const std::string& edge, int memory = -1);
 
 }  // namespace convnet

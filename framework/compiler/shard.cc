@@ -48,9 +48,11 @@ Layout layout_of(const GraphLayer& layer, const Role& role, const Value& value) 
                      : balanced_cuts(value.shape[state.dim], layer.mesh.size()));
 }
 
-const char* reason_of(const Value& value, NodePhase phase) {
-  if (value.kind == TensorKind::kMetric) return "metric";
-  return phase == NodePhase::kForward ? "forward" : "backward";
+// The edge that an exchange of `value` for `reader` serves: layer to layer, forward or backward;
+// or, for metrics and what no layer made, the tensor.
+std::string edge_of(const Graph& graph, const Value& value, const Node& reader) {
+  if (value.kind == TensorKind::kMetric || value.layer < 0 || reader.layer < 0) return value.name;
+  return graph.layer(value.layer).name + "->" + graph.layer(reader.layer).name;
 }
 
 // The four states of the edge that a forward or backward exchange serves.
@@ -85,7 +87,7 @@ bool readable_as(const Shape& shape, const Layout& have, const Layout& want) {
 }
 
 Node make_exchange(Graph& graph, int value, const Layout& layout, NodePhase phase,
-                   const std::string& reason, int memory) {
+                   const std::string& edge, int memory) {
   Value moved = graph.value(value);
   int count = 0;
   for (const Value& v : graph.values) count += v.tensor == moved.tensor ? 1 : 0;
@@ -98,7 +100,7 @@ Node make_exchange(Graph& graph, int value, const Layout& layout, NodePhase phas
   node.in_layout = {graph.value(value).layout};
   node.layer = moved.layer;
   node.phase = phase;
-  node.reason = reason;
+  node.edge = edge;
   node.out = {Use{graph.add_value(std::move(moved)), Role{}}};
   return node;
 }
@@ -121,7 +123,7 @@ void shard(Graph& graph) {
     for (int v : versions[use.value])
       if (readable_as(value.shape, graph.value(v).layout, want)) return v;
     Node exchange = make_exchange(graph, use.value, want, reader.phase,
-                                  reason_of(graph.value(use.value), reader.phase));
+                                  edge_of(graph, graph.value(use.value), reader));
     const int version = exchange.out[0].value;
     versions[use.value].push_back(version);
     if (!input) {
@@ -150,7 +152,7 @@ void shard(Graph& graph) {
       for (const auto& [suffix, use] : layer.saved)
         if (suffix == "metrics" && graph.value(use.value).layout.has_partial())
           nodes.push_back(make_exchange(graph, use.value, replicated(layer.mesh),
-                                        NodePhase::kForward, "metric"));
+                                        NodePhase::kForward, graph.value(use.value).name));
   graph.nodes = std::move(nodes);
   graph.renumber();
 }

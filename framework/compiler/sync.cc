@@ -18,7 +18,7 @@ void add_update(Graph& graph, int param, int gradient, std::vector<Node>& nodes)
 
   int complete = gradient;
   if (!readable_as(w.shape, graph.value(gradient).layout, layout)) {
-    nodes.push_back(make_exchange(graph, gradient, layout, NodePhase::kUpdate, "sync"));
+    nodes.push_back(make_exchange(graph, gradient, layout, NodePhase::kUpdate, w.name + ".grad"));
     complete = nodes.back().out[0].value;
   }
   Value momentum;
@@ -52,7 +52,7 @@ void add_update(Graph& graph, int param, int gradient, std::vector<Node>& nodes)
   const int new_w = update.out[0].value;
   nodes.push_back(std::move(update));
   if (layout != w.layout)
-    nodes.push_back(make_exchange(graph, new_w, w.layout, NodePhase::kUpdate, "sync", param));
+    nodes.push_back(make_exchange(graph, new_w, w.layout, NodePhase::kUpdate, w.name, param));
 }
 
 }  // namespace

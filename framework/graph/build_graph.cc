@@ -33,7 +33,7 @@ class Builder {
   bool run() {
     const schema::Model& m = *model_.model;
     const int errors_before = diagnostics_.errors();
-    add_inputs();
+    if (!add_inputs()) return false;
     resolve_inputs();
     order_layers();
     for (int index : order_) build(index);
@@ -49,7 +49,7 @@ class Builder {
   }
 
  private:
-  void add_inputs() {
+  bool add_inputs() {
     const schema::Model& m = *model_.model;
     Shape shape{graph_.batch};
     for (uint32_t extent : m.input().data()) shape.append(extent);
@@ -60,7 +60,8 @@ class Builder {
     data.format = Format::kBlocked;
     data.shape = shape;
     data.attrs.set("input", "data");
-    check_size(shape, model_.spans.value(m.input(), schema::Inputs::kDataFieldNumber), "data");
+    if (!check_size(shape, model_.spans.value(m.input(), schema::Inputs::kDataFieldNumber), "data"))
+      return false;
     values_["data"] = graph_.add_value(std::move(data));
     if (m.input().has_label()) {
       Value label;
@@ -72,6 +73,7 @@ class Builder {
       label.attrs.set("input", "label").set("classes", int64_t{m.input().label().classes()});
       values_["label"] = graph_.add_value(std::move(label));
     }
+    return true;
   }
 
   // Fills reads_: per layer of the file, the names it reads with their places.

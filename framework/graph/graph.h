@@ -76,9 +76,9 @@ struct Node {
   // Since pass "shard": what each operand must be laid out as. A value whose parts contain the
   // parts asked for needs no communication: the node then reads a box of it.
   std::vector<Layout> in_layout;
-  // kExchange: why it is there ("forward", "backward", "sync", "metric"), and the four states of
-  // the edge (planning: forward from and to, backward from and to).
-  std::string reason;
+  // kExchange: the edge of the graph that it serves, "conv5->fc6", or the tensor that it completes;
+  // and the four states of that edge: from and to, forward and backward.
+  std::string edge;
   std::string forward_states, backward_states;
 };
 

@@ -86,7 +86,7 @@ std::string Graph::str() const {
     s += " ->";
     for (const Use& use : n.out) s += " %" + value(use.value).name;
     s += attr_text(n.attrs);
-    if (!n.reason.empty()) s += " (" + n.reason + ")";
+    if (!n.edge.empty()) s += " (" + n.edge + ")";
     if (!n.forward_states.empty()) s += " fwd=" + n.forward_states;
     if (!n.backward_states.empty()) s += " bwd=" + n.backward_states;
     if (n.layer >= 0) s += " layer=" + layer(n.layer).name;

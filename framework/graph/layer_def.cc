@@ -77,8 +77,7 @@ Use LayerBuilder::param(const char* suffix, const Shape& shape, bool is_bias, in
   }
   const double decay = common.has_decay() ? common.decay() : model_.model->train().decay();
   Value& value = graph_.value(use.value);
-  value.update.set("rate",
-                   is_bias ? common.bias_rate_factor() : common.rate_factor());
+  value.update.set("rate", is_bias ? common.bias_rate_factor() : common.rate_factor());
   value.update.set("decay", is_bias ? common.bias_decay() : decay * common.decay_factor());
   value.attrs = std::move(attrs);
   return use;

@@ -459,7 +459,8 @@ std::string language_reference() {
                           cell(summary(*type))));
   }
   page.text(
-      "\n### Attributes of all layers\n\nIn YAML, `type` says which type a layer has, and the type's own "
+      "\n### Attributes of all layers\n\nIn YAML, `type` says which type a layer has, and the "
+      "type's own "
       "attributes stand beside these.\n\n");
   page.table(common_layer_fields());
   page.maps_of(common_layer_fields(), "", 4);

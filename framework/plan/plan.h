@@ -110,7 +110,7 @@ struct Exchange {
   std::vector<int> group;      // devices that take part, in mesh order
   std::vector<Part> from, to;  // per group member; an empty box: holds or wants nothing
   int64_t bytes = 0;           // on the wire, the largest over devices of max(sent, received)
-  // The edge it serves, for reports: "conv1.w.grad", forward or backward or sync.
+  // What it serves, for reports: an edge of the graph, "conv5->fc6", or a tensor, "conv1.w.grad".
   std::string edge;
   int layer = -1;
   bool operator==(const Exchange&) const = default;

@@ -166,8 +166,8 @@ PlanSummary summarise(const Plan& plan) {
                                ? PlanSummary::Direction::kBackward
                                : PlanSummary::Direction::kForward;
     const std::string layer = e.layer < 0 ? "" : plan.layers[static_cast<size_t>(e.layer)].name;
-    s.edges.push_back(
-        {e.edge, layer, e.kind, e.order, direction, static_cast<int64_t>(e.group.size()), e.bytes});
+    s.edges.push_back({t.name, e.edge, layer, e.kind, e.order, direction,
+                       static_cast<int64_t>(e.group.size()), e.bytes});
     (direction == PlanSummary::Direction::kSync       ? s.bytes_sync
      : direction == PlanSummary::Direction::kBackward ? s.bytes_backward
                                                       : s.bytes_forward) += e.bytes;
@@ -207,12 +207,12 @@ std::string print_summary(const PlanSummary& s) {
         flops_text(v.flops_forward + v.flops_backward), bytes_text(v.sent), bytes_text(v.received));
   }
   if (s.edges.empty()) return out;
-  size_t width = 4;
-  for (const auto& e : s.edges) width = std::max(width, e.edge.size());
-  out += fmt::format("\n{:<{}}  {:<14}  {:<5}  {:<9}  {:>7}  {:>14}\n", "edge", width, "kind",
+  size_t width = 6;
+  for (const auto& e : s.edges) width = std::max(width, e.tensor.size());
+  out += fmt::format("\n{:<{}}  {:<14}  {:<5}  {:<9}  {:>7}  {:>14}\n", "tensor", width, "kind",
                      "order", "direction", "devices", "bytes/device");
   for (const auto& e : s.edges)
-    out += fmt::format("{:<{}}  {:<14}  {:<5}  {:<9}  {:>7}  {:>14}\n", e.edge, width,
+    out += fmt::format("{:<{}}  {:<14}  {:<5}  {:<9}  {:>7}  {:>14}\n", e.tensor, width,
                        exchange_kind_name(e.kind), exchange_order_name(e.order),
                        direction_name(e.direction), e.devices, grouped(e.bytes));
   return out;
@@ -246,7 +246,8 @@ std::string summary_json(const PlanSummary& s) {
                                {"received_bytes", d.received},
                                {"instructions", d.instructions}});
   for (const PlanSummary::Edge& e : s.edges)
-    json["edges"].push_back({{"edge", e.edge},
+    json["edges"].push_back({{"tensor", e.tensor},
+                             {"edge", e.edge},
                              {"layer", e.layer},
                              {"kind", exchange_kind_name(e.kind)},
                              {"order", exchange_order_name(e.order)},

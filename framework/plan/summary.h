@@ -26,7 +26,7 @@ struct PlanSummary {
   enum class Direction { kForward, kBackward, kSync };
   // One exchange.
   struct Edge {
-    std::string edge, layer;
+    std::string tensor, edge, layer;  // what moves, for what, and of which layer
     Exchange::Kind kind = Exchange::Kind::kBoxes;
     Exchange::Order order = Exchange::Order::kNone;
     Direction direction = Direction::kForward;

@@ -1,7 +1,7 @@
 // If this fails, what a user sees for a mistake in a model file has changed.
 //
-// Each NAME.yaml or NAME.prototxt of this folder is loaded; NAME.EXTENSION.err holds exactly what
-// is printed, nothing for a good file. A line `# set: PATH=VALUE` at the top is a --set option.
+// Each NAME.yaml or NAME.prototxt of this folder is loaded and compiled; NAME.EXTENSION.err holds
+// exactly what is printed, nothing for a good file. A line `# set: PATH=VALUE` at the top is a --set option.
 // Adding a case is adding a file; UPDATE_GOLDEN=1 writes the .err files anew.
 #include <gtest/gtest.h>
 
@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "framework/base/diagnostics.h"
+#include "framework/compiler/compile.h"
 #include "framework/model/binder.h"
+#include "layers/registry.h"
 #include "parsers/model_file.h"
 
 namespace convnet {
@@ -59,6 +61,10 @@ TEST_P(Golden, RendersAsBefore) {
   Diagnostics diagnostics;
   const auto bound = load_model_text(name, text, sets_of(text), diagnostics);
   EXPECT_EQ(bound == nullptr, diagnostics.has_errors());
+  if (bound != nullptr) {
+    const auto plan = compile(*bound, all_layers(), CompileOptions{}, diagnostics);
+    EXPECT_EQ(plan.has_value(), !diagnostics.has_errors());
+  }
   const std::string rendered = diagnostics.render();
   const fs::path expected = kFolder / (name + ".err");
   if (std::getenv("UPDATE_GOLDEN") != nullptr) {

@@ -161,6 +161,7 @@ TEST(Summary, JsonHoldsTheSameNumbers) {
   EXPECT_EQ(json["parameters"], s.parameters);
   EXPECT_EQ(json["devices"].size(), 2u);
   EXPECT_EQ(json["devices"][1]["arena_bytes"], s.devices[1].arena);
+  EXPECT_EQ(json["edges"][0]["tensor"], "pool1");
   EXPECT_EQ(json["edges"][0]["kind"], "gather");
   EXPECT_EQ(json["edges"][0]["bytes"], 2304);
   EXPECT_EQ(json["edges"][2]["direction"], "backward");

@@ -257,7 +257,6 @@ TEST(Checkpoint, TheExampleInTheDescriptionOfTheFormatIsTrue) {
   checkpoint.tensors = {{"w", {Shape{2}, DType::kF32, {1, -2}}},
                         {"w.momentum", {Shape{2}, DType::kF32, {0, 0.5}}}};
   std::string written = bytes_of(checkpoint);
-  if (const char* dump = std::getenv("CONVNET_DUMP")) spit(dump, written);
   // Whatever the version of this program.
   const std::string program = "\"program\":\"";
   const auto version_of = [&program](const std::string& text) {

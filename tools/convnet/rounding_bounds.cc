@@ -57,17 +57,17 @@ double RoundingBounds::magnitude(int of_tensor) const {
     const int d = static_cast<int>(device);
     for (const Instr& instr : plan_.devices[device].instrs) {
       if (instr.op == Op::kExchange) continue;
-      for (const Operand& out : instr.out) {
-        if (tensor(d, out) != of_tensor || part_of(plan_, d, out).of == 1) continue;
-        double product = 1;
-        for (const Operand& in : instr.in) {
-          const Recorded* value = recorded(d, in);
-          if (value == nullptr) return kUnbounded;
-          const double norm = value->norm();
-          product *= norm;
-          most = std::max(most, std::sqrt(static_cast<double>(value->count)) * norm);
-        }
-        most = std::max(most, product);
+      for (size_t r = 0; r < instr.out.size(); ++r) {
+        if (tensor(d, instr.out[r]) != of_tensor || part_of(plan_, d, instr.out[r]).of == 1)
+          continue;
+        if (instr.op != Op::kConvBwdWeight && instr.op != Op::kFcBwdWeight) return kUnbounded;
+        const Recorded* x = recorded(d, instr.in[0]);
+        const Recorded* dy = recorded(d, instr.in[1]);
+        if (x == nullptr || dy == nullptr) return kUnbounded;
+        // A bias adds the elements of one channel of dy.
+        const double terms =
+            static_cast<double>(dy->count) / static_cast<double>(sum.shape.count());
+        most = std::max(most, (r == 0 ? x->norm() : std::sqrt(terms)) * dy->norm());
       }
     }
   }

@@ -1,12 +1,12 @@
 // How far values may lie from the serial run's where a plan adds partial sums in rank order.
 //
 //   A sum of m terms taken in two orders differs by at most 2 m u A, u the unit roundoff and A the
-//   sum of the terms' magnitudes (Higham, Accuracy and Stability of Numerical Algorithms,
-//   section 4.2). The terms of a gradient are products of elements of the two operands, so A <= |x|
-//   |dy| (Cauchy-Schwarz, norms over the whole tensors); a sum over one operand has A <=
-//   sqrt(count) |dy|. m counts the canonical shards and the devices: within a shard the order is
-//   the same. An update with rate r carries a gradient's bound E over as r E plus the roundings of
-//   its own few operations.
+//   sum of the terms' magnitudes (Higham, Accuracy and Stability of Numerical Algorithms, section
+//   4.2). The terms of a weight's gradient are products of elements of x and dy, so A <= |x| |dy|
+//   (Cauchy-Schwarz, norms over the whole tensors); a bias adds n elements of dy, so A <= sqrt(n)
+//   |dy|. m counts the canonical shards and the devices: within a shard the order is the same. An
+//   update with rate r carries a gradient's bound E over as r E plus the roundings of its own few
+//   operations.
 #pragma once
 
 #include <vector>

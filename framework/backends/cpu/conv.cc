@@ -14,7 +14,9 @@ constexpr int64_t kL1Ways = 8;           // of 12
 constexpr int64_t kGatheredFloats = 6144;  // 24 KB
 constexpr int64_t kPanelFloats = 98304;    // a chunk's packed weights in L2: 384 KB
 constexpr int64_t kStripFloats = 131072;   // sums of a strip in L2: 512 KB
+constexpr int64_t kInputFloats = 196608;   // inputs of a strip and chunk in L2: 768 KB
 constexpr int64_t kStripPixels = 192;      // about, so that packing the weights is 1 %
+constexpr int64_t kLeastPixels = 48;
 constexpr int64_t kStreamFloats = 1048576;  // 4 MB, twice L2
 constexpr int64_t kTileCycles = 60;        // a tile's sums loaded and stored, and the call
 
@@ -171,28 +173,31 @@ Result<std::unique_ptr<Kernel>> finish(const Context& context, const Binding& bi
   // A strip is some rows of a block, or some blocks.
   const int64_t image = work->out_rows * work->out_columns;
   p.strip_blocks = std::clamp<int64_t>(kStripPixels / image, 1, part_blocks);
-  const int64_t strips = p.strip_blocks > 1 ? 1 : std::max<int64_t>(1, image / kStripPixels);
-  p.strip_rows = ceil_div(work->out_rows, strips);
-
   choose_tile(context, *work, part_outputs, p.strip_blocks);
   choose_chunk(*work, part_outputs, inputs);
-  if (getenv("T_O")) p.tile_outputs = atoi(getenv("T_O"));
-  if (getenv("T_P")) p.tile_pixels = atoi(getenv("T_P"));
-  if (getenv("T_C")) p.chunk = atoi(getenv("T_C"));
-  if (getenv("T_G")) p.gather = atoi(getenv("T_G"));
-  if (getenv("T_V")) fprintf(stderr, "tile %dx%d chunk %ld gather %d blocks %ld rows %ld split %ld %ld %ld\n", p.tile_outputs, p.tile_pixels, p.chunk, p.gather, p.strip_blocks, p.strip_rows, split.blocks, split.outputs, split.rows);
   const int64_t tile = p.tile_outputs;
+  p.pack_all = part_outputs * inputs * p.taps <= kPanelFloats;
+  const int64_t inputs_a_pixel = std::max<int64_t>(
+      1, largest(work->rows).in_step * largest(work->columns).in_step);
+  const int64_t pixels = std::clamp<int64_t>(kInputFloats / (p.chunk * kLanes * inputs_a_pixel),
+                                             kLeastPixels, kStripPixels);
+  p.strip_blocks = std::clamp<int64_t>(pixels / image, 1, part_blocks);
+  p.strip_rows = ceil_div(work->out_rows, std::max<int64_t>(1, image / pixels));
+
   const int64_t strip_pixels = p.strip_blocks * p.strip_rows * work->out_columns;
   int64_t most_outputs = kPanelFloats / (p.chunk * p.taps);
-  if (p.chunk < inputs) most_outputs = std::min(most_outputs, kStripFloats / (strip_pixels * kLanes));
+  if (p.chunk < inputs)
+    most_outputs = std::min(most_outputs, kStripFloats / (strip_pixels * kLanes));
   const int64_t out_block = std::max<int64_t>(1, most_outputs / tile) * tile;
-  p.out_block = round_up(ceil_div(part_outputs, ceil_div(part_outputs, out_block)), tile);
+  p.out_block = p.pack_all ? part_outputs
+                           : round_up(ceil_div(part_outputs, ceil_div(part_outputs, out_block)), tile);
   // Results that no later chunk reads again, and too many for a cache. tanh and sigmoid read them.
   p.stream = p.chunk >= inputs && p.act <= kActRelu &&
              work->blocks * outputs * image * kLanes > kStreamFloats;
   if (getenv("T_S")) p.stream = atoi(getenv("T_S"));
   // Packing writes up to 8 floats beyond the weights.
-  p.panel_floats = round_up(p.out_block * p.chunk * p.taps + 8, kLanes);
+  p.panel_floats =
+      round_up(p.out_block * (p.pack_all ? inputs : p.chunk) * p.taps + 8, kLanes);
   const int64_t gathered = p.gather ? p.chunk * p.taps * p.tile_pixels * kLanes : 0;
 
   p.groups = work->groups.data();

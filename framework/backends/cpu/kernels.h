@@ -55,6 +55,7 @@ struct MacProblem {
   int32_t tile_outputs, tile_pixels;
   int32_t gather;  // copy a tile's inputs side by side first
   int32_t stream;  // store results past the caches
+  int32_t pack_all;  // pack all weights of a part once; it is one block of outputs
   int64_t chunk;   // input channels at a time
   int64_t out_block, strip_rows, strip_blocks;
   int64_t panel_floats;  // start of the gathered inputs in the scratch memory
@@ -103,6 +104,7 @@ struct WeightProblem {
   const ShardLeaf* leaves;
   int64_t leaf_count, levels;  // levels: sums that wait at the same time, at most
   // Blocking, free as far as results go; see weight_gradient.cc.
+  int32_t stream;      // store dw past the caches
   int32_t keep;        // transpose all of dy once instead of strip by strip
   int64_t tap_block;   // elements at a time
   int64_t strip_blocks, strip_rows, strip_columns;

@@ -19,6 +19,8 @@ constexpr int64_t kShortRounds = 512;    // in a shard: then sums are kept in L1
 constexpr int64_t kL1Floats = 6144;
 constexpr int64_t kL2Floats = 98304;
 
+constexpr int64_t kStreamFloats = 1048576;  // of dw: 4 MB, twice L2
+
 struct WeightWork {
   std::vector<WeightGroup> groups;
   std::vector<Tap> taps;
@@ -183,8 +185,12 @@ KernelResult finish(const Context& context, const Binding& binding,
   p.leaves = work->leaves.data();
   p.leaf_count = std::ssize(work->leaves);
   if (p.rows == 0 || p.columns == 0 || p.blocks == 0) p.leaf_count = 0;
-  int64_t filters = 0;
-  for (const WeightGroup& g : work->groups) filters = std::max(filters, g.filters);
+  int64_t filters = 0, elements = 0;
+  for (const WeightGroup& g : work->groups) {
+    filters = std::max(filters, g.filters);
+    elements += g.filters * p.tap_count;
+  }
+  p.stream = elements > kStreamFloats;
   if (filters == 0 || p.tap_count == 0) return make_kernel([] {});
 
   const bool dot = group_filters < kVectorFilters;

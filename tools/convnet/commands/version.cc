@@ -19,9 +19,7 @@ class VersionCommand : public Command {
 convnet version --json)";
   }
 
-  void declare(CommandLine& line) override {
-    line.flag("--json", &json_, "print a JSON object");
-  }
+  void declare(CommandLine& line) override { line.flag("--json", &json_, "print a JSON object"); }
 
   int run(Output& output) override {
     const std::string hash = CONVNET_GIT_HASH;

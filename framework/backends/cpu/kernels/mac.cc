@@ -340,6 +340,12 @@ void mac(const MacProblem& p, const MacPart& part, float* scratch) {
   s.group = &group;
   s.panel = scratch;
   s.gathered = scratch + p.panel_floats;
+  if (p.pack_all) {
+    const int64_t outputs = part.output_hi - part.output_lo;
+    for (int64_t i = 0; i < group.inputs; i += p.chunk)
+      pack(p, group.w + part.output_lo * p.w_out + i * p.w_in, outputs,
+           smaller(p.chunk, group.inputs - i), scratch + i * p.taps * outputs);
+  }
   int64_t packed_input = -1, packed_output = -1;
   for (int64_t block = part.block_lo; block < part.block_hi; block += p.strip_blocks) {
     s.block_lo = block;
@@ -355,7 +361,9 @@ void mac(const MacProblem& p, const MacPart& part, float* scratch) {
         for (int64_t c = 0; c < chunks; ++c) {
           s.input = c * p.chunk;
           s.inputs = smaller(p.chunk, group.inputs - s.input);
-          if (packed_input != s.input || packed_output != o) {
+          if (p.pack_all) {
+            s.panel = scratch + s.input * p.taps * s.outputs;
+          } else if (packed_input != s.input || packed_output != o) {
             pack(p, group.w + o * p.w_out + s.input * p.w_in, s.outputs, s.inputs, scratch);
             packed_input = s.input;
             packed_output = o;

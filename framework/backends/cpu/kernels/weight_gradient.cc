@@ -227,8 +227,13 @@ void write(const WeightProblem& p, const WeightPart& part, const float* sums) {
       for (int64_t v = 0; v < vectors; ++v) {
         alignas(64) float rows[kVec * kVec];
         transpose16(from + v * kVec, vectors * kVec, rows, kVec);
-        for (int64_t f = 0; f < smaller(kVec, filters - v * kVec); ++f)
-          store(dw + (v * kVec + f) * p.dw_filter + index, load(rows + f * kVec));
+        for (int64_t f = 0; f < smaller(kVec, filters - v * kVec); ++f) {
+          float* to = dw + (v * kVec + f) * p.dw_filter + index;
+          if (p.stream && reinterpret_cast<uintptr_t>(to) % 64 == 0)
+            stream(to, load(rows + f * kVec));
+          else
+            store(to, load(rows + f * kVec));
+        }
       }
     } else {
       for (int64_t i = 0; i < run; ++i)
@@ -317,6 +322,7 @@ void weight(const WeightProblem& p, const WeightPart& whole, float* scratch) {
       for (int64_t i = 0; i < level; i += kVec) store(sums + i, zero());
     write(p, part, sums);
   }
+  if (p.stream) _mm_sfence();
 }
 
 struct DotTile {
