@@ -7,7 +7,7 @@ namespace {
 using A = schema::Add;
 
 void build(LayerBuilder& b) {
-  const Shape& first = b.x_shape(0);
+  const Shape first = b.x_shape(0);
   std::vector<Use> in;
   for (int i = 0; i < b.inputs(); ++i) {
     if (b.x_shape(i) != first) {

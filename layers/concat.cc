@@ -7,7 +7,7 @@ void build(LayerBuilder& b) {
   Shape y = b.x_shape(0);
   std::vector<Use> in{b.x(0)};
   for (int i = 1; i < b.inputs(); ++i) {
-    const Shape& x = b.x_shape(i);
+    const Shape x = b.x_shape(i);
     if (x[2] != y[2] || x[3] != y[3]) {
       b.error(0, "concat '" + b.name() + "' joins '" + b.x_name(0) + "', " + b.x_shape(0).str() +
                      ", and '" + b.x_name(i) + "', " + x.str() +

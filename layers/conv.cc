@@ -9,7 +9,7 @@ using A = schema::Conv;
 
 void build(LayerBuilder& b) {
   const A& a = b.attrs<A>();
-  const Shape& x = b.x_shape(0);
+  const Shape x = b.x_shape(0);
   const int64_t channels = x[1], filters = a.filters(), groups = a.groups();
   const Pair kernel = pair_of(a.kernel(), 1), stride = pair_of(a.stride(), 1),
              pad = pair_of(a.pad(), 0), dilation = pair_of(a.dilation(), 1);

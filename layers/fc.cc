@@ -8,7 +8,7 @@ using A = schema::Fc;
 
 void build(LayerBuilder& b) {
   const A& a = b.attrs<A>();
-  const Shape& x = b.x_shape(0);
+  const Shape x = b.x_shape(0);
   const auto features = Shape{x[1], x[2], x[3]}.checked_count();
   const int64_t outputs = a.outputs();
   CHECK(features.has_value());  // a smaller product than the input's own size

@@ -13,7 +13,7 @@ void build(LayerBuilder& b) {
                                      ", must be odd: as many channels before as after");
     return;
   }
-  const Shape& x = b.x_shape(0);
+  const Shape x = b.x_shape(0);
   b.emit(Op::kLrnFwd, {b.x(0)}, {b.output(x), b.saved("scale", x)},
          Attrs()
              .set("size", int64_t{a.size()})

@@ -11,7 +11,7 @@ using A = schema::Pool;
 
 void build(LayerBuilder& b) {
   const A& a = b.attrs<A>();
-  const Shape& x = b.x_shape(0);
+  const Shape x = b.x_shape(0);
   const Pair kernel = pair_of(a.kernel(), 1), stride = pair_of(a.stride(), 1),
              pad = pair_of(a.pad(), 0);
   Shape y{x[0], x[1]};

@@ -20,7 +20,7 @@ std::optional<int64_t> parse_top(const std::string& word) {
 
 void build(LayerBuilder& b) {
   const A& a = b.attrs<A>();
-  const Shape& x = b.x_shape(0);
+  const Shape x = b.x_shape(0);
   const int64_t classes = b.classes();
   if (x[1] != classes || x[2] != 1 || x[3] != 1) {
     b.error(0, "softmax_loss '" + b.name() + "' reads '" + b.x_name(0) + "', " + x.str() +

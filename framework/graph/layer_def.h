@@ -76,10 +76,9 @@ class LayerBuilder {
   int64_t batch() const { return graph_.batch; }
   int inputs() const { return static_cast<int>(layer().inputs.size()); }
   Use x(int i) const;
-  const Shape& x_shape(int i) const {
-    return graph_.value(x(i).value).shape;
-  }  // [N, C, H, W]; label [N]
-  const std::string& x_name(int i) const { return graph_.value(x(i).value).name; }
+  // [N, C, H, W]; a label is [N]. By value: values move when new ones are declared.
+  Shape x_shape(int i) const { return graph_.value(x(i).value).shape; }
+  std::string x_name(int i) const { return graph_.value(x(i).value).name; }
   int64_t classes() const;  // of the model's label
   const std::string& name() const { return layer().name; }
 

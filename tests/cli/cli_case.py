@@ -1,5 +1,5 @@
 # Runs the built program as a user does. Every test of a mistake goes through `refused`, which holds what
-# is true of all of them: the exit code, one line that says what is wrong, nothing on stdout, no signal.
+# is true of all of them: the exit code, what is wrong on stderr in words, nothing on stdout, no signal.
 import os
 import re
 import resource
@@ -66,8 +66,13 @@ class Case(unittest.TestCase):
         result = self.run_program(*args, timeout=20, **kwargs)
         about = f"{args}: {result.stderr}"
         self.assertEqual(result.returncode, code, about)
-        errors = [l for l in result.stderr.splitlines() if l.startswith("convnet: error: ")]
-        self.assertEqual(len(errors), 1, about)
+        lines = result.stderr.splitlines()
+        if code == MODEL:  # every mistake with its place, then their number
+            mistakes = [line for line in lines if re.match(r"[^ ]+:\d+:\d+: error: |[^ :]+: error: ", line)]
+            self.assertGreaterEqual(len(mistakes), 1, about)
+        else:
+            errors = [line for line in lines if line.startswith("convnet: error: ")]
+            self.assertEqual(len(errors), 1, about)
         for word in [words] if isinstance(words, str) else words:
             self.assertIn(word, result.stderr, about)
         self.assertNotRegex(result.stderr, r"[\x00-\x09\x0b-\x1f\x7f]", about)

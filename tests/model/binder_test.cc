@@ -46,8 +46,8 @@ train: {steps: 1000000000000000, rate: {base: 1, policy: multistep, at: [5, 6]},
   EXPECT_FALSE(layer.conv().bias());
   EXPECT_THAT(layer.devices(), ElementsAre(0, 3));
   EXPECT_EQ(layer.parallel(), schema::replicate);
-  EXPECT_EQ(layer.init().normal(), 0.01f);
-  EXPECT_EQ(layer.decay(), 5e-4f);
+  EXPECT_EQ(layer.init().normal(), 0.01);
+  EXPECT_EQ(layer.decay(), 5e-4);
   EXPECT_EQ(model.layers(1).lrn().alpha(), 0.5f);
   EXPECT_EQ(model.layers(1).lrn().k(), 2.0f);
   EXPECT_EQ(model.layers(1).lrn().beta(), 3.0f);

@@ -40,7 +40,7 @@ TEST(Override, ChangesOnlyWhatItNames) {
 }
 
 TEST(Override, ReachesNestedMaps) {
-  EXPECT_EQ(BothSpellings({"train.rate.base=0.02"}).model().train().rate().base(), 0.02f);
+  EXPECT_EQ(BothSpellings({"train.rate.base=0.02"}).model().train().rate().base(), 0.02);
   EXPECT_EQ(BothSpellings({"data.train.scale=2"}).model().data().train().scale(), 2.0f);
 }
 

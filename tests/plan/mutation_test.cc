@@ -162,15 +162,17 @@ Plan roomy(Plan plan) {
   return plan;
 }
 
-void for_each_instr(const std::function<void(const Plan&, size_t, size_t)>& f) {
-  for (const std::string& name : kTrainPlans)
+void for_each_instr(const std::vector<std::string>& plans,
+                    const std::function<void(const Plan&, size_t, size_t)>& f) {
+  for (const std::string& name : plans)
     for (const Plan& plan : {read_plan(name), roomy(read_plan(name))})
       for (size_t d = 0; d < plan.devices.size(); ++d)
         for (size_t i = 0; i < plan.devices[d].instrs.size(); ++i) f(plan, d, i);
 }
 
-void for_each_exchange(const std::function<void(const Plan&, size_t)>& f) {
-  for (const std::string& name : kTrainPlans) {
+void for_each_exchange(const std::vector<std::string>& plans,
+                       const std::function<void(const Plan&, size_t)>& f) {
+  for (const std::string& name : plans) {
     const Plan plan = read_plan(name);
     for (size_t id = 0; id < plan.exchanges.size(); ++id) f(plan, id);
   }
@@ -178,7 +180,7 @@ void for_each_exchange(const std::function<void(const Plan&, size_t)>& f) {
 
 TEST(Mutation, DroppedInstructions) {
   Score score("an instruction dropped");
-  for_each_instr([&](const Plan& plan, size_t d, size_t i) {
+  for_each_instr(kAllTrainPlans, [&](const Plan& plan, size_t d, size_t i) {
     Plan m = plan;
     m.devices[d].instrs.erase(m.devices[d].instrs.begin() + static_cast<ptrdiff_t>(i));
     score.take(m, place(plan, d, i));
@@ -187,7 +189,7 @@ TEST(Mutation, DroppedInstructions) {
 
 TEST(Mutation, RepeatedInstructions) {
   Score score("an instruction twice");
-  for_each_instr([&](const Plan& plan, size_t d, size_t i) {
+  for_each_instr(kAllTrainPlans, [&](const Plan& plan, size_t d, size_t i) {
     Plan m = plan;
     auto& list = m.devices[d].instrs;
     list.insert(list.begin() + static_cast<ptrdiff_t>(i), list[i]);
@@ -264,7 +266,7 @@ bool is_blocked(const Plan& plan, int tensor) {
 
 TEST(Mutation, ShrunkOperands) {
   Score score("an operand's box smaller");
-  for_each_instr([&](const Plan& plan, size_t d, size_t i) {
+  for_each_instr(kTrainPlans, [&](const Plan& plan, size_t d, size_t i) {
     const Instr& instr = plan.devices[d].instrs[i];
     for (size_t n = 0; n < instr.in.size() + instr.out.size(); ++n) {
       const bool is_in = n < instr.in.size();
@@ -331,7 +333,7 @@ TEST(Mutation, ChangedBuffers) {
 
 TEST(Mutation, OtherOperands) {
   Score score("an operand replaced");
-  for_each_instr([&](const Plan& plan, size_t d, size_t i) {
+  for_each_instr(kTrainPlans, [&](const Plan& plan, size_t d, size_t i) {
     const Instr& instr = plan.devices[d].instrs[i];
     for (size_t n = 0; n < instr.in.size() + instr.out.size(); ++n)
       for (size_t b = 0; b < plan.devices[d].buffers.size(); ++b) {
@@ -356,7 +358,7 @@ TEST(Mutation, OtherOperands) {
 
 TEST(Mutation, ChangedAttributes) {
   Score score("an attribute dropped or changed");
-  for_each_instr([&](const Plan& plan, size_t d, size_t i) {
+  for_each_instr(kAllTrainPlans, [&](const Plan& plan, size_t d, size_t i) {
     const Instr& instr = plan.devices[d].instrs[i];
     // How fast a parameter learns is said in one place only if one device updates it.
     int updates = 0;
@@ -415,7 +417,7 @@ TEST(Mutation, ChangedAttributes) {
 
 TEST(Mutation, OtherOperations) {
   Score score("another operation");
-  for_each_instr([&](const Plan& plan, size_t d, size_t i) {
+  for_each_instr(kAllTrainPlans, [&](const Plan& plan, size_t d, size_t i) {
     for (int op = 0; op <= static_cast<int>(Op::kExchange); ++op) {
       Plan m = plan;
       m.devices[d].instrs[i].op = static_cast<Op>(op);
@@ -427,7 +429,7 @@ TEST(Mutation, OtherOperations) {
 
 TEST(Mutation, ChangedExchanges) {
   Score score("an exchange's pattern, group or bytes");
-  for_each_exchange([&](const Plan& plan, size_t id) {
+  for_each_exchange(kTrainPlans, [&](const Plan& plan, size_t id) {
     const auto change = [&](const std::string& what, auto&& edit, bool harmless = false) {
       Plan m = plan;
       edit(m.exchanges[id]);
@@ -479,7 +481,7 @@ TEST(Mutation, ChangedExchanges) {
 // Table and instructions shrunk together: the views agree, but something is not moved.
 TEST(Mutation, ExchangesOfLess) {
   Score score("an exchange of less, everywhere");
-  for_each_exchange([&](const Plan& plan, size_t id) {
+  for_each_exchange(kTrainPlans, [&](const Plan& plan, size_t id) {
     const Exchange& e = plan.exchanges[id];
     for (size_t m = 0; m < e.group.size(); ++m)
       for (const bool source : {true, false}) {
@@ -517,7 +519,7 @@ TEST(Mutation, ExchangesOfLess) {
 
 TEST(Mutation, ExchangeTableInAnotherOrder) {
   Score score("the exchange table in another order");
-  for_each_exchange([&](const Plan& plan, size_t id) {
+  for_each_exchange(kAllTrainPlans, [&](const Plan& plan, size_t id) {
     if (id + 1 == plan.exchanges.size()) return;
     Plan m = plan;
     std::swap(m.exchanges[id], m.exchanges[id + 1]);

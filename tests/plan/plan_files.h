@@ -32,9 +32,13 @@ inline Plan parsed(const std::string& text) {
 
 inline Plan read_plan(const std::string& name) { return parsed(plan_text(name)); }
 
-// Train plans of one and two devices, and a test plan.
+// Train plans of one and two devices, small enough to be damaged everywhere.
 inline const std::vector<std::string> kTrainPlans = {"train_1_device", "train_2_devices",
                                                      "loss_on_1_of_2", "branches"};
+// And one of three devices, where layers lie on different devices, one is replicated and frozen,
+// and there are two losses.
+inline const std::vector<std::string> kAllTrainPlans = {
+    "train_1_device", "train_2_devices", "loss_on_1_of_2", "branches", "mixed_3_devices"};
 
 inline std::string fault_text(const std::vector<PlanFault>& faults) {
   std::string s;

@@ -15,8 +15,8 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 TEST(PlanText, FilesPrintAsTheyStand) {
-  for (const std::string name :
-       {"train_1_device", "train_2_devices", "loss_on_1_of_2", "branches", "test_1_device"}) {
+  for (const std::string name : {"train_1_device", "train_2_devices", "loss_on_1_of_2", "branches",
+                                 "mixed_3_devices", "test_1_device"}) {
     const std::string text = plan_text(name);
     EXPECT_EQ(print_plan(parsed(text)), text) << name;
   }

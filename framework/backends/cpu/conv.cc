@@ -194,7 +194,6 @@ Result<std::unique_ptr<Kernel>> finish(const Context& context, const Binding& bi
   // Results that no later chunk reads again, and too many for a cache. tanh and sigmoid read them.
   p.stream = p.chunk >= inputs && p.act <= kActRelu &&
              work->blocks * outputs * image * kLanes > kStreamFloats;
-  if (getenv("T_S")) p.stream = atoi(getenv("T_S"));
   // Packing writes up to 8 floats beyond the weights.
   p.panel_floats =
       round_up(p.out_block * (p.pack_all ? inputs : p.chunk) * p.taps + 8, kLanes);

@@ -80,7 +80,6 @@ convnet train --resume runs/try --devices cpu:4)";
     Result<Origin> origin =
         resume_.empty() ? from_file(diagnostics) : from_run(output, diagnostics);
     if (!origin.ok()) return output.fail(origin.status());
-    const std::string& name = origin->head.model_name;
     if (origin->model != nullptr) {
       check_data(*origin->model, diagnostics);
       check_trainable(*origin->model, diagnostics);
@@ -236,7 +235,7 @@ convnet train --resume runs/try --devices cpu:4)";
 
   void announce(const Plan& plan, const Session& session, const Examples& training,
                 const TrainOptions& options, Output& output) const {
-    output.note(fmt::format("{}: {}, {}, batch {}, {} of {}", plan.model,
+    output.note(fmt::format("{}: {}, {}, batch {}, {}, {}", plan.model,
                             counted(parameters(plan), "parameter"), session.describe(), plan.batch,
                             counted(options.steps - options.first_step, "step"),
                             counted(training.batches->examples(), "example")));
