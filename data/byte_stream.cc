@@ -33,7 +33,8 @@ class GzipStream : public ByteStream {
   ~GzipStream() override { inflateEnd(&zlib_); }
 
   Status start() {
-    // 15: the largest window; + 16: a gzip header and trailer, with CRC-32 and length, are required.
+    // 15: the largest window; + 16: a gzip header and trailer, with CRC-32 and length, are
+    // required.
     if (inflateInit2(&zlib_, 15 + 16) != Z_OK)
       return Status(Code::kLimit, "no memory to decompress '" + file_.path() + "'");
     return Status();
@@ -50,8 +51,8 @@ class GzipStream : public ByteStream {
         zlib_.next_in = input_.data();
         zlib_.avail_in = static_cast<uInt>(n);
       }
-      const auto room = static_cast<uInt>(
-          std::min<int64_t>(bytes - done, std::numeric_limits<int32_t>::max()));
+      const auto room =
+          static_cast<uInt>(std::min<int64_t>(bytes - done, std::numeric_limits<int32_t>::max()));
       zlib_.next_out = static_cast<Bytef*>(data) + done;
       zlib_.avail_out = room;
       const int result = inflate(&zlib_, Z_NO_FLUSH);

@@ -25,10 +25,9 @@ class SourceCheck {
     if (source.mean_values().empty()) return;
     const Span values = spans_.value(source, schema::Source::kMeanValuesFieldNumber);
     if (source.mean_values_size() != input_[0])
-      note_input(diagnostics_.error(values, "mean_values has " +
-                                                std::to_string(source.mean_values_size()) +
-                                                " values, but the examples have " +
-                                                std::to_string(input_[0]) + " channels"));
+      note_input(diagnostics_.error(
+          values, "mean_values has " + std::to_string(source.mean_values_size()) +
+                      " values, but the examples have " + std::to_string(input_[0]) + " channels"));
   }
 
   // Whether the crop agrees with the input.

@@ -28,12 +28,18 @@ std::string hex(uint32_t value, int digits) {
 
 const char* type_name(int type) {
   switch (type) {
-    case 0x09: return " (signed bytes)";
-    case 0x0b: return " (16-bit integers)";
-    case 0x0c: return " (32-bit integers)";
-    case 0x0d: return " (floats)";
-    case 0x0e: return " (doubles)";
-    default: return "";
+    case 0x09:
+      return " (signed bytes)";
+    case 0x0b:
+      return " (16-bit integers)";
+    case 0x0c:
+      return " (32-bit integers)";
+    case 0x0d:
+      return " (floats)";
+    case 0x0e:
+      return " (doubles)";
+    default:
+      return "";
   }
 }
 
@@ -62,8 +68,8 @@ Status read_header(IdxFile& file) {
     return file.error(std::to_string(n) + " bytes, but the header of an IDX file of " + file.what +
                       " has " + std::to_string(size));
   const auto word = [&header](size_t i) {
-    return uint32_t{header[i]} << 24 | uint32_t{header[i + 1]} << 16 | uint32_t{header[i + 2]} << 8 |
-           header[i + 3];
+    return uint32_t{header[i]} << 24 | uint32_t{header[i + 1]} << 16 |
+           uint32_t{header[i + 2]} << 8 | header[i + 3];
   };
   const uint32_t magic = word(0);
   const int type = header[2], rank = header[3];
@@ -98,11 +104,11 @@ Status read_header(IdxFile& file) {
 Result<std::vector<uint8_t>> read_elements(IdxFile& file) {
   // At most 2^32 * 2^16 * 2^16 would not fit; each factor is bounded, the product must be checked.
   const auto count = file.shape.checked_count();
-  const std::string header_says =
-      "the header says " + std::to_string(file.shape[0]) + " " + file.what +
-      (file.rank == 3 ? " of " + std::to_string(file.shape[1]) + " x " +
-                            std::to_string(file.shape[2]) + " bytes"
-                      : "");
+  const std::string header_says = "the header says " + std::to_string(file.shape[0]) + " " +
+                                  file.what +
+                                  (file.rank == 3 ? " of " + std::to_string(file.shape[1]) + " x " +
+                                                        std::to_string(file.shape[2]) + " bytes"
+                                                  : "");
   const int64_t most = file.stream->upper_bound() - file.header_bytes();
   if (!count || *count > most)
     return file.error(header_says + ", but at most " + std::to_string(most) +

@@ -138,8 +138,8 @@ int64_t Loader::Impl::count(int64_t index) const {
   return index == full ? dataset->examples() % options.batch : 0;
 }
 
-// What stands at a position of the stream. Only the stream's numbers go in, so nothing has to be saved
-// for a run to resume.
+// What stands at a position of the stream. Only the stream's numbers go in, so nothing has to be
+// saved for a run to resume.
 Pick Loader::Impl::pick(int64_t position) const {
   static const uint64_t kOrder = name_key("data.order"), kTop = name_key("data.crop.top"),
                         kLeft = name_key("data.crop.left"), kMirror = name_key("data.mirror");
@@ -155,13 +155,13 @@ Pick Loader::Impl::pick(int64_t position) const {
     return pick;
   }
   if (options.shuffle)
-    pick.example = static_cast<int64_t>(random_permutation(
-        random_key(options.seed, kOrder, epoch), static_cast<uint64_t>(pick.example),
-        static_cast<uint64_t>(examples)));
+    pick.example = static_cast<int64_t>(random_permutation(random_key(options.seed, kOrder, epoch),
+                                                           static_cast<uint64_t>(pick.example),
+                                                           static_cast<uint64_t>(examples)));
   const auto id = static_cast<uint64_t>(pick.example);
   const auto below = [this, epoch, id](uint64_t purpose, int64_t n) {
-    return static_cast<int64_t>(random_below(random_key(options.seed, purpose, epoch), id,
-                                             static_cast<uint64_t>(n)));
+    return static_cast<int64_t>(
+        random_below(random_key(options.seed, purpose, epoch), id, static_cast<uint64_t>(n)));
   };
   pick.top = below(kTop, rest_rows + 1);
   pick.left = below(kLeft, rest_columns + 1);

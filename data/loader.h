@@ -1,5 +1,6 @@
-// Loader: batches of a data set in the layout of the devices, shuffled and augmented while training. What
-// is in a batch is a function of its number, the options and the data set; threads only fill it.
+// Loader: batches of a data set in the layout of the devices, shuffled and augmented while
+// training. What is in a batch is a function of its number, the options and the data set; threads
+// only fill it.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,14 @@ struct LoaderOptions {
   int64_t batch = 1;      // examples per batch; the last test batch may hold fewer
   bool training = false;  // an endless stream of epochs; else one pass in the data set's order
   bool shuffle = false;   // training: a new permutation in each epoch, by (seed, epoch)
-  // Zeros on each side (of what comes out: after mean and scale), then a square of `crop` pixels; 0:
-  // all. At a random place, by (seed, epoch, example), in training; else at the centre, rounded down.
+  // Zeros on each side (of what comes out: after mean and scale), then a square of `crop` pixels;
+  // 0: all. At a random place, by (seed, epoch, example), in training; else at the centre, rounded
+  // down.
   int64_t pad = 0;
   int64_t crop = 0;
   bool mirror = false;  // training: left and right swapped, by (seed, epoch, example)
-  // Subtracted: [C], or [C, H, W] of the data set's shape, which is then cut and mirrored with the image.
+  // Subtracted: [C], or [C, H, W] of the data set's shape, which is then cut and mirrored with the
+  // image.
   std::optional<HostTensor> mean;
   double scale = 1;  // (byte - mean) * scale, in f32
   uint64_t seed = 1;
@@ -31,15 +34,16 @@ struct LoaderOptions {
 
 class Loader : public BatchSource {
  public:
-  // kData if the crop is larger than the padded image or the mean has another shape; kLimit if a batch
-  // does not fit in memory or a thread cannot be started.
+  // kData if the crop is larger than the padded image or the mean has another shape; kLimit if a
+  // batch does not fit in memory or a thread cannot be started.
   static Result<std::unique_ptr<Loader>> create(std::shared_ptr<const Dataset> dataset,
                                                 LoaderOptions options);
   ~Loader() override;
 
   Shape example_shape() const override;
   int64_t examples() const override;
-  // Errors of the data set: those of the first example concerned, each time that its batch is asked for.
+  // Errors of the data set: those of the first example concerned, each time that its batch is asked
+  // for.
   Result<const Batch*> get(int64_t index) override;
 
  private:

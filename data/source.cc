@@ -118,9 +118,15 @@ DataOptions data_options(const schema::Source& source, DataRole role) {
   options.pad = source.pad();
   options.mirror = source.mirror();
   switch (source.mean()) {
-    case schema::Source::none: options.mean = Mean::kNone; break;
-    case schema::Source::channel: options.mean = Mean::kChannel; break;
-    case schema::Source::pixel: options.mean = Mean::kPixel; break;
+    case schema::Source::none:
+      options.mean = Mean::kNone;
+      break;
+    case schema::Source::channel:
+      options.mean = Mean::kChannel;
+      break;
+    case schema::Source::pixel:
+      options.mean = Mean::kPixel;
+      break;
   }
   options.mean_values.assign(source.mean_values().begin(), source.mean_values().end());
   options.scale = source.scale();
@@ -194,9 +200,10 @@ Result<std::optional<HostTensor>> source_mean(const DataOptions& options, const 
     return std::optional(*stored);
   }
   if (training == nullptr)
-    return Status(Code::kData,
-                  "the mean of the training data is asked for, but there are no training data and no "
-                  "checkpoint that holds it");
+    return Status(
+        Code::kData,
+        "the mean of the training data is asked for, but there are no training data and no "
+        "checkpoint that holds it");
   CONVNET_ASSIGN_OR_RETURN(HostTensor mean, compute_mean(*training, options.mean));
   return std::optional(std::move(mean));
 }

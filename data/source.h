@@ -1,5 +1,5 @@
-// From what a model file says about data to batches: options, where data sets are looked up, and how
-// sources are made of them.
+// From what a model file says about data to batches: options, where data sets are looked up, and
+// how sources are made of them.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,8 @@ DataOptions data_options(const schema::Source& source, DataRole role);
 // train. Nothing if the model has no such source.
 std::optional<DataOptions> data_options(const schema::Data& data, DataRole role);
 
-// What a model file's data section says that cannot be right, whatever the data sets hold: shapes, means
-// or numbers of classes that contradict `input`.
+// What a model file's data section says that cannot be right, whatever the data sets hold: shapes,
+// means or numbers of classes that contradict `input`.
 void check_data(const BoundModel& model, Diagnostics& diagnostics);
 
 // Folders in which a relative data path is looked up, in this order.
@@ -54,20 +54,20 @@ struct DataPaths {
   };
   std::vector<Folder> folders;
 };
-// Beside the model file (an empty folder is the current one); under --data (empty: not given); under $CONVNET_DATA; under
-// $XDG_DATA_HOME/convnet/datasets (without it ~/.local/share/convnet/datasets); under
-// /usr/share/datasets.
+// Beside the model file (an empty folder is the current one); under --data (empty: not given);
+// under $CONVNET_DATA; under $XDG_DATA_HOME/convnet/datasets (without it
+// ~/.local/share/convnet/datasets); under /usr/share/datasets.
 DataPaths data_paths(const std::string& model_folder, const std::string& data_folder);
 
-// Opens the data set of a source. `classes`: those of the model, which labels must be below; synthetic
-// data must not have more. kData; if nothing is found, the message lists where it was looked for and
-// what would help.
+// Opens the data set of a source. `classes`: those of the model, which labels must be below;
+// synthetic data must not have more. kData; if nothing is found, the message lists where it was
+// looked for and what would help.
 Result<std::shared_ptr<const Dataset>> open_dataset(const DataOptions& options,
                                                     const DataPaths& paths, int64_t classes);
 
-// The mean that a source subtracts: none; the values given; or the training data's: `stored`, from a
-// checkpoint, if that is given (kCheckpoint if it is not of the kind asked for), else computed from
-// `training` (kData if that is null too). What is returned is what to store as "data.mean".
+// The mean that a source subtracts: none; the values given; or the training data's: `stored`, from
+// a checkpoint, if that is given (kCheckpoint if it is not of the kind asked for), else computed
+// from `training` (kData if that is null too). What is returned is what to store as "data.mean".
 Result<std::optional<HostTensor>> source_mean(const DataOptions& options, const Dataset* training,
                                               const HostTensor* stored);
 

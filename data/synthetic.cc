@@ -19,7 +19,8 @@ namespace {
 constexpr int64_t kGrid = 4;
 constexpr double kVariance1 = 1.5;
 constexpr double kMiddle = 128, kAmplitude = 42;
-// The sum of the four bytes of a random word: mean 510, standard deviation sqrt(4 * (256^2 - 1) / 12).
+// The sum of the four bytes of a random word: mean 510, standard deviation sqrt(4 * (256^2 - 1) /
+// 12).
 constexpr double kByteSumMean = 510, kByteSumDeviation = 147.80054;
 
 // Where pixel i of `extent` lies on the grid.
@@ -59,11 +60,12 @@ class SyntheticDataset : public Dataset {
 
   Status read(int64_t index, uint8_t* pixels, int32_t* label) const override {
     CHECK(index >= 0 && index < options_.examples);
-    const int64_t c_count = options_.shape[0], rows = options_.shape[1], columns = options_.shape[2];
+    const int64_t c_count = options_.shape[0], rows = options_.shape[1],
+                  columns = options_.shape[2];
     const int64_t kind = index % options_.classes;
     *label = static_cast<int32_t>(kind);
-    const auto pattern_key = random_key(options_.seed, name_key("data.synthetic.pattern"),
-                                        static_cast<uint64_t>(kind));
+    const auto pattern_key =
+        random_key(options_.seed, name_key("data.synthetic.pattern"), static_cast<uint64_t>(kind));
     const auto number = static_cast<uint64_t>(index);
     std::array<uint32_t, 4> words{};
     uint64_t pixel = 0;
@@ -71,8 +73,7 @@ class SyntheticDataset : public Dataset {
       double grid[kGrid][kGrid];
       for (int64_t i = 0; i < kGrid * kGrid; ++i)
         grid[i / kGrid][i % kGrid] =
-            kVariance1 *
-            random_normal(pattern_key, static_cast<uint64_t>(c * kGrid * kGrid + i));
+            kVariance1 * random_normal(pattern_key, static_cast<uint64_t>(c * kGrid * kGrid + i));
       for (int64_t y = 0; y < rows; ++y) {
         const GridPlace row = grid_place(y, rows);
         double line[kGrid];
@@ -88,7 +89,8 @@ class SyntheticDataset : public Dataset {
                            noise_key_);
           }
           const uint32_t w = words[pixel % 4];
-          const auto sum = static_cast<double>((w & 255) + (w >> 8 & 255) + (w >> 16 & 255) + (w >> 24));
+          const auto sum =
+              static_cast<double>((w & 255) + (w >> 8 & 255) + (w >> 16 & 255) + (w >> 24));
           const double n = (sum - kByteSumMean) / kByteSumDeviation;
           const double value = kMiddle + kAmplitude * (pattern + options_.noise * n);
           *pixels++ = static_cast<uint8_t>(std::clamp(std::floor(value + 0.5), 0.0, 255.0));

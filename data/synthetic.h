@@ -1,5 +1,6 @@
-// Generated examples, for tests and benchmarks: a task that a network can learn. Each class has a smooth
-// random pattern; an example is its class's pattern plus noise, drawn afresh for each example.
+// Generated examples, for tests and benchmarks: a task that a network can learn. Each class has a
+// smooth random pattern; an example is its class's pattern plus noise, drawn afresh for each
+// example.
 #pragma once
 
 #include <memory>
@@ -21,7 +22,8 @@ struct SyntheticOptions {
 };
 
 // Example i is of class i mod classes, and a pure function of (seed, stream, i). Pixel = 128 + 42 *
-// (pattern + noise * n), rounded and cut to 0..255, the pattern of mean 0 and variance 1 over classes.
+// (pattern + noise * n), rounded and cut to 0..255, the pattern of mean 0 and variance 1 over
+// classes.
 std::shared_ptr<const Dataset> synthetic_dataset(const SyntheticOptions& options);
 
 }  // namespace convnet

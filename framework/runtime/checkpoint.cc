@@ -20,8 +20,8 @@ namespace {
 constexpr int kFormat = 1;
 constexpr int64_t kMaxStep = 1'000'000'000'000'000;
 constexpr int64_t kChunk = 16384;  // elements converted at a time
-// A header begins with these bytes, its checksum's 16 digits and a quote: "checksum" sorts before all
-// other keys. The checksum is over the whole header, length included, with these digits zero.
+// A header begins with these bytes, its checksum's 16 digits and a quote: "checksum" sorts before
+// all other keys. The checksum is over the whole header, length included, with these digits zero.
 constexpr std::string_view kHeaderStart = "{\"__metadata__\":{\"checksum\":\"";
 constexpr size_t kChecksumAt = 8 + kHeaderStart.size();
 constexpr size_t kDigits = 16;
@@ -53,8 +53,8 @@ Status store_as(const HostTensor& tensor, Sink sink) {
   for (int64_t begin = 0; begin < count; begin += kChunk) {
     const int64_t end = std::min(count, begin + kChunk);
     chunk.assign(tensor.values.begin() + begin, tensor.values.begin() + end);
-    CONVNET_RETURN_IF_ERROR(
-        sink(std::string_view(reinterpret_cast<const char*>(chunk.data()), chunk.size() * sizeof(T))));
+    CONVNET_RETURN_IF_ERROR(sink(
+        std::string_view(reinterpret_cast<const char*>(chunk.data()), chunk.size() * sizeof(T))));
   }
   return Status();
 }
@@ -62,15 +62,18 @@ Status store_as(const HostTensor& tensor, Sink sink) {
 template <typename Sink>
 Status store(const HostTensor& tensor, Sink sink) {
   switch (tensor.dtype) {
-    case DType::kF32: return store_as<float>(tensor, sink);
-    case DType::kF64: return store_as<double>(tensor, sink);
-    case DType::kI32: return store_as<int32_t>(tensor, sink);
+    case DType::kF32:
+      return store_as<float>(tensor, sink);
+    case DType::kF64:
+      return store_as<double>(tensor, sink);
+    case DType::kI32:
+      return store_as<int32_t>(tensor, sink);
   }
   return Status();
 }
 
-// Reads a tensor's bytes in chunks into `hash`, and its values, all of them finite, into `values` if
-// that is not null.
+// Reads a tensor's bytes in chunks into `hash`, and its values, all of them finite, into `values`
+// if that is not null.
 template <typename T>
 Status load_as(InputFile& file, const SafeTensor& tensor, Hash& hash, std::vector<double>* values,
                std::string* non_finite) {
@@ -95,9 +98,12 @@ Status load_as(InputFile& file, const SafeTensor& tensor, Hash& hash, std::vecto
 Status load(InputFile& file, const SafeTensor& tensor, Hash& hash, std::vector<double>* values,
             std::string* non_finite) {
   switch (tensor.dtype) {
-    case DType::kF32: return load_as<float>(file, tensor, hash, values, non_finite);
-    case DType::kF64: return load_as<double>(file, tensor, hash, values, non_finite);
-    case DType::kI32: return load_as<int32_t>(file, tensor, hash, values, non_finite);
+    case DType::kF32:
+      return load_as<float>(file, tensor, hash, values, non_finite);
+    case DType::kF64:
+      return load_as<double>(file, tensor, hash, values, non_finite);
+    case DType::kI32:
+      return load_as<int32_t>(file, tensor, hash, values, non_finite);
   }
   return Status();
 }
@@ -172,7 +178,8 @@ std::string parse_metadata(const std::map<std::string, std::string>& metadata, C
     }
   }
   if (!has_step) return "the entry 'step' is missing";
-  if (found != texts.size()) return "one of the entries model, model_name, program, data_fingerprint is missing";
+  if (found != texts.size())
+    return "one of the entries model, model_name, program, data_fingerprint is missing";
   return "";
 }
 
@@ -185,8 +192,8 @@ Result<CheckpointInfo> scan(const std::string& path, InputFile::Links links,
   };
   std::string raw;
   Result<SafeTensorsHeader> header = read_safetensors_header(file, &raw);
-  const bool ours = raw.size() >= kChecksumAt + kDigits &&
-                    raw.compare(8, kHeaderStart.size(), kHeaderStart) == 0;
+  const bool ours =
+      raw.size() >= kChecksumAt + kDigits && raw.compare(8, kHeaderStart.size(), kHeaderStart) == 0;
   if (ours) {
     const std::string wanted = raw.substr(kChecksumAt, kDigits);
     raw.replace(kChecksumAt, kDigits, kNoChecksum);
@@ -218,8 +225,8 @@ Result<CheckpointInfo> scan(const std::string& path, InputFile::Links links,
     const auto wanted = checksums.find(tensor.name);
     if (wanted == checksums.end()) return error(name + " has no checksum");
     if (hash.digits() != wanted->second)
-      return error("damaged: the checksum of " + name + " is " + hash.digits() +
-                   ", it should be " + printable(wanted->second));
+      return error("damaged: the checksum of " + name + " is " + hash.digits() + ", it should be " +
+                   printable(wanted->second));
     if (!non_finite.empty()) return error(name + " holds " + non_finite);
     info.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, hash.digits()});
     if (tensors != nullptr) tensors->emplace_back(tensor.name, std::move(host));
@@ -285,9 +292,8 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
       OutputFile::create(path, static_cast<int64_t>(text.size()) + header.data_bytes));
   CONVNET_RETURN_IF_ERROR(file->write(text));
   for (const SafeTensor& tensor : header.tensors)
-    CONVNET_RETURN_IF_ERROR(store(*by_name.at(tensor.name), [&file](std::string_view bytes) {
-      return file->write(bytes);
-    }));
+    CONVNET_RETURN_IF_ERROR(store(*by_name.at(tensor.name),
+                                  [&file](std::string_view bytes) { return file->write(bytes); }));
   return file->commit();
 }
 

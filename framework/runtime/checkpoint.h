@@ -1,5 +1,6 @@
-// Checkpoints: everything a run needs to go on, as logical tensors and texts, in one SafeTensors file
-// (FORMAT.md). The bytes are a function of the contents alone: no time, path, device or thread count.
+// Checkpoints: everything a run needs to go on, as logical tensors and texts, in one SafeTensors
+// file (FORMAT.md). The bytes are a function of the contents alone: no time, path, device or thread
+// count.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +18,20 @@ namespace convnet {
 
 // What a checkpoint says besides its tensors.
 struct CheckpointHead {
-  int64_t step = 0;                  // training steps done
-  std::string model_name;            // of the model file, without folders; for messages
-  std::string model_text;            // the model file
-  std::vector<std::string> sets;     // overrides given with --set, in order
-  std::map<std::string, std::string> options;  // other options that decide results: "dtype" -> "f64"
-  std::string data_fingerprint;      // of the training data; empty if unknown
-  std::string program;               // that wrote it: "convnet 0.1.0"; set by reading
+  int64_t step = 0;               // training steps done
+  std::string model_name;         // of the model file, without folders; for messages
+  std::string model_text;         // the model file
+  std::vector<std::string> sets;  // overrides given with --set, in order
+  std::map<std::string, std::string>
+      options;                   // other options that decide results: "dtype" -> "f64"
+  std::string data_fingerprint;  // of the training data; empty if unknown
+  std::string program;           // that wrote it: "convnet 0.1.0"; set by reading
 };
 
 struct Checkpoint {
   CheckpointHead head;
-  // By name, each once: parameters ("conv1.w"), state ("conv1.w.momentum"), "data.mean". Reading gives
-  // them in the order of the file.
+  // By name, each once: parameters ("conv1.w"), state ("conv1.w.momentum"), "data.mean". Reading
+  // gives them in the order of the file.
   std::vector<std::pair<std::string, HostTensor>> tensors;
 
   const HostTensor* find(const std::string& name) const;  // null if it is not there

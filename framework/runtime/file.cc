@@ -222,8 +222,8 @@ Status OutputFile::write(std::string_view data) {
 
 Status OutputFile::commit() {
   CHECK(fd_ >= 0 && written_ == bytes_);
-  // After a failed fsync the kernel may have dropped the pages: this file is dead, there is no second
-  // try on it.
+  // After a failed fsync the kernel may have dropped the pages: this file is dead, there is no
+  // second try on it.
   if (::fsync(fd_) != 0) return io_error("sync", path_);
   // Linux closes the descriptor whatever close() says.
   if (::close(std::exchange(fd_, -1)) != 0 && errno != EINTR) return io_error("close", path_);

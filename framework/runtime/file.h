@@ -13,12 +13,15 @@
 
 namespace convnet {
 
-// A regular file open for reading from its start: never a device, pipe or folder, so nothing hangs and
-// the size is known. Errors about what the file is carry the code given to open(); failing system
-// calls carry kIo.
+// A regular file open for reading from its start: never a device, pipe or folder, so nothing hangs
+// and the size is known. Errors about what the file is carry the code given to open(); failing
+// system calls carry kIo.
 class InputFile {
  public:
-  enum class Links { kFollow, kRefuse };  // what to do if the last part of the path is a symbolic link
+  enum class Links {
+    kFollow,
+    kRefuse
+  };  // what to do if the last part of the path is a symbolic link
 
   static Result<InputFile> open(const std::string& path, Code code, Links links = Links::kFollow);
   ~InputFile();
@@ -48,10 +51,10 @@ Result<std::string> read_file(const std::string& path, int64_t max_bytes, Code c
 // messages about a file that is not what was wanted; empty if they say nothing.
 std::string_view describe_content(std::string_view head);
 
-// A file of known size that appears under its name complete and durable, or not at all. The bytes go
-// to a temporary file in the same folder, whose space is reserved first; commit() syncs it, renames
-// it, and syncs the folder. Destroyed without commit(), it removes the temporary file. All errors are
-// kIo. The caller ignores SIGXFSZ.
+// A file of known size that appears under its name complete and durable, or not at all. The bytes
+// go to a temporary file in the same folder, whose space is reserved first; commit() syncs it,
+// renames it, and syncs the folder. Destroyed without commit(), it removes the temporary file. All
+// errors are kIo. The caller ignores SIGXFSZ.
 class OutputFile {
  public:
   static Result<std::unique_ptr<OutputFile>> create(const std::string& path, int64_t bytes);
@@ -60,8 +63,8 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
   Status write(std::string_view data);
-  // All `bytes` must have been written. After an error the old file, if any, is untouched, unless the
-  // message says that only the folder could not be synced.
+  // All `bytes` must have been written. After an error the old file, if any, is untouched, unless
+  // the message says that only the folder could not be synced.
   Status commit();
 
  private:

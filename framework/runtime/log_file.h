@@ -28,11 +28,12 @@ class JsonLine {
   std::string text_;
 };
 
-// Appends to a file. Each line is one write, so a killed program leaves whole lines and at most one cut
-// line at the end, which opening removes.
+// Appends to a file. Each line is one write, so a killed program leaves whole lines and at most one
+// cut line at the end, which opening removes.
 class LogFile {
  public:
-  // Makes the file if it is not there. kIo; a symbolic link or anything but a regular file is refused.
+  // Makes the file if it is not there. kIo; a symbolic link or anything but a regular file is
+  // refused.
   static Result<std::unique_ptr<LogFile>> open(const std::string& path);
   ~LogFile();
   LogFile(const LogFile&) = delete;

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 namespace convnet {
 namespace {
@@ -82,26 +83,28 @@ int terminal_width(int file) {
 std::string progress_line(const ProgressState& state, int64_t total, double images_per_second,
                           double eta, bool bar, int width, bool colour) {
   const std::string count = std::to_string(state.step) + "/" + std::to_string(total);
-  std::string rest = "epoch " + format("%.2f", state.epoch) + "  " + state.metrics + "  rate " +
-                     format("%.4g", state.rate);
-  if (images_per_second > 0) rest += "  " + format("%.0f", images_per_second) + " images/s";
-  if (eta >= 0) rest += "  eta " + duration_text(eta);
-  if (!bar) {
-    std::string line = "step " + count + "  " + rest;
-    if (width > 0 && line.size() > static_cast<size_t>(width))
-      line.resize(static_cast<size_t>(width));
-    return line;
+  // The parts after the bar; those that a narrow terminal misses least are left out first.
+  const auto parts = [&](bool epoch, bool rate) {
+    std::string text = epoch ? "epoch " + format("%.2f", state.epoch) + "  " : "";
+    text += state.metrics;
+    if (rate) text += "  rate " + format("%.4g", state.rate);
+    if (images_per_second > 0) text += "  " + format("%.0f", images_per_second) + " images/s";
+    if (eta >= 0) text += "  eta " + duration_text(eta);
+    return text;
+  };
+  if (bar) {
+    constexpr int kLeastBar = 8, kMostBar = 40;
+    for (const auto& [epoch, rate] : {std::pair(true, true), {true, false}, {false, false}}) {
+      const std::string rest = parts(epoch, rate);
+      const int room = width - static_cast<int>(count.size() + rest.size()) - 3;
+      if (room < kLeastBar) continue;
+      const double part =
+          total > 0 ? static_cast<double>(state.step) / static_cast<double>(total) : 0;
+      return count + " " + draw_bar(part, std::min(room, kMostBar), colour) + "  " + rest;
+    }
   }
-  constexpr int kLeastBar = 8, kMostBar = 40;
-  std::string line = count;
-  const int room = width - static_cast<int>(count.size() + rest.size()) - 3;
-  if (room >= kLeastBar) {
-    const double part =
-        total > 0 ? static_cast<double>(state.step) / static_cast<double>(total) : 0;
-    return line + " " + draw_bar(part, std::min(room, kMostBar), colour) + "  " + rest;
-  }
-  line += "  " + rest;
-  if (line.size() > static_cast<size_t>(width))
+  std::string line = (bar ? "" : "step ") + count + "  " + parts(true, true);
+  if ((bar || width > 0) && line.size() > static_cast<size_t>(std::max(0, width)))
     line.resize(static_cast<size_t>(std::max(0, width)));
   return line;
 }

@@ -43,8 +43,7 @@ Result<std::vector<std::string>> list(const std::string& folder) {
   fs::directory_iterator it(folder, error);
   for (; !error && it != fs::directory_iterator(); it.increment(error))
     names.push_back(it->path().filename().string());
-  if (error)
-    return Status(Code::kIo, "cannot list '" + folder + "': " + error.message());
+  if (error) return Status(Code::kIo, "cannot list '" + folder + "': " + error.message());
   return names;
 }
 
@@ -65,7 +64,8 @@ std::string host_name() {
   return name.data();
 }
 
-// Opens and locks DIR/lock. flock, not fcntl: the kernel frees it when the process dies, and only then.
+// Opens and locks DIR/lock. flock, not fcntl: the kernel frees it when the process dies, and only
+// then.
 Result<int> take_lock(const std::string& folder) {
   const std::string path = folder + std::string(kLock);
   const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
@@ -136,7 +136,8 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::open(const std::string& path
   std::error_code error;
   const bool there = fs::is_directory(path, error);
   if (!there && mode == Mode::kResume)
-    return Status(Code::kCheckpoint, "there is no run to resume: '" + path + "' is not a directory");
+    return Status(Code::kCheckpoint,
+                  "there is no run to resume: '" + path + "' is not a directory");
   if (!there) {
     error.clear();
     fs::create_directories(path, error);
@@ -149,10 +150,9 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::open(const std::string& path
   CONVNET_RETURN_IF_ERROR(make_folder(checkpoints));
   CONVNET_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, run->steps());
   if (mode == Mode::kNew && !steps.empty())
-    return Status(Code::kUsage,
-                  "'" + path + "' holds a run that has come to step " +
-                      std::to_string(steps.back()) +
-                      "; go on with it by --resume, or choose another directory");
+    return Status(Code::kUsage, "'" + path + "' holds a run that has come to step " +
+                                    std::to_string(steps.back()) +
+                                    "; go on with it by --resume, or choose another directory");
   CONVNET_RETURN_IF_ERROR(sign_lock(lock, path));
   CONVNET_RETURN_IF_ERROR(remove_temporaries(path));
   CONVNET_RETURN_IF_ERROR(remove_temporaries(checkpoints));
@@ -187,7 +187,8 @@ Result<Checkpoint> RunDirectory::newest(std::vector<std::string>* warnings) cons
                                                  ", not of the step in its name");
     if (checkpoint.ok()) {
       for (const std::string& reason : damaged)
-        warnings->push_back("cannot use a checkpoint: " + reason + "; going on from '" + path + "'");
+        warnings->push_back("cannot use a checkpoint: " + reason + "; going on from '" + path +
+                            "'");
       return checkpoint;
     }
     damaged.push_back(checkpoint.status().message());

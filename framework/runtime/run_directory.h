@@ -23,12 +23,12 @@ namespace convnet {
 class RunDirectory {
  public:
   enum class Mode {
-    kNew,     // made if it is not there (parents too); kUsage if it holds checkpoints of another run
+    kNew,  // made if it is not there (parents too); kUsage if it holds checkpoints of another run
     kResume,  // must be there
   };
-  // Takes the lock (kBusy, naming the holder, if a live run has it), removes temporary files of killed
-  // runs, and proves, before any step is computed, that files can be written and that two checkpoints
-  // of `checkpoint_bytes` fit (kIo).
+  // Takes the lock (kBusy, naming the holder, if a live run has it), removes temporary files of
+  // killed runs, and proves, before any step is computed, that files can be written and that two
+  // checkpoints of `checkpoint_bytes` fit (kIo).
   static Result<std::unique_ptr<RunDirectory>> open(const std::string& path, Mode mode,
                                                     int64_t checkpoint_bytes);
   ~RunDirectory();
@@ -40,16 +40,17 @@ class RunDirectory {
   // Steps of the checkpoints that are there, rising.
   Result<std::vector<int64_t>> steps() const;
 
-  // The newest checkpoint that verifies. Each newer one that does not adds a line to `warnings`, naming
-  // it, what is wrong, and the one taken instead. kCheckpoint if none is left, listing all.
+  // The newest checkpoint that verifies. Each newer one that does not adds a line to `warnings`,
+  // naming it, what is wrong, and the one taken instead. kCheckpoint if none is left, listing all.
   Result<Checkpoint> newest(std::vector<std::string>* warnings) const;
 
   // Copies the model file as model.EXTENSION, with the extension of `name`.
   Status write_model(std::string_view name, std::string_view text);
 
-  // Writes a checkpoint; once it is durable, deletes older ones but the `keep` (>= 2) newest of those
-  // up to this step. Those of later steps, which a run resumed from an earlier one passes again, stay
-  // until they are overwritten. An old one that cannot be deleted is no error of the save.
+  // Writes a checkpoint; once it is durable, deletes older ones but the `keep` (>= 2) newest of
+  // those up to this step. Those of later steps, which a run resumed from an earlier one passes
+  // again, stay until they are overwritten. An old one that cannot be deleted is no error of the
+  // save.
   Status save(const Checkpoint& checkpoint, int keep);
 
   LogFile& log() { return *log_; }

@@ -34,8 +34,8 @@ std::string_view safetensors_dtype(DType dtype) {
 
 std::string in_quotes(std::string_view text) { return "'" + printable(text) + "'"; }
 
-// Receives the JSON's events and accepts only what a header may hold, so there is no tree to build and
-// no depth to fear.
+// Receives the JSON's events and accepts only what a header may hold, so there is no tree to build
+// and no depth to fear.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderReader(SafeTensorsHeader* header) : header_(*header) {}
@@ -146,10 +146,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  bool parse_error(size_t position, const std::string&,
-                   const nlohmann::json::exception&) override {
-    return fail("the header is not JSON at byte " +
-                std::to_string(position + kLengthBytes));
+  bool parse_error(size_t position, const std::string&, const nlohmann::json::exception&) override {
+    return fail("the header is not JSON at byte " + std::to_string(position + kLengthBytes));
   }
 
  private:

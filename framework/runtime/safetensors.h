@@ -29,8 +29,8 @@ struct SafeTensorsHeader {
   int64_t data_bytes = 0;
 };
 
-// The order in which a writer lays tensors down: wide elements first, so that all of them are aligned,
-// then by name.
+// The order in which a writer lays tensors down: wide elements first, so that all of them are
+// aligned, then by name.
 bool safetensors_before(const SafeTensor& a, const SafeTensor& b);
 
 // Bytes of a tensor's values; nothing if the product overflows.
@@ -41,12 +41,12 @@ std::optional<int64_t> safetensors_bytes(DType dtype, const Shape& shape);
 // UTF-8 (else kUsage).
 Result<std::string> print_safetensors_header(const SafeTensorsHeader& header);
 
-// Reads and checks the header at the start of `file`: its length against `kMaxSafeTensorsHeader` and the
-// file, no key twice, no unknown type or attribute, sizes that fit their shapes, tensors that cover the
-// data without holes or overlaps, and the file's exact size. Errors are kCheckpoint (kIo if reading
-// fails) and name the file, which stands at its start before, and at the first tensor's first byte
-// afterwards. `raw`, if given, gets the header's bytes, its length included, even if they
-// are then found to be wrong.
+// Reads and checks the header at the start of `file`: its length against `kMaxSafeTensorsHeader`
+// and the file, no key twice, no unknown type or attribute, sizes that fit their shapes, tensors
+// that cover the data without holes or overlaps, and the file's exact size. Errors are kCheckpoint
+// (kIo if reading fails) and name the file, which stands at its start before, and at the first
+// tensor's first byte afterwards. `raw`, if given, gets the header's bytes, its length included,
+// even if they are then found to be wrong.
 inline constexpr int64_t kMaxSafeTensorsHeader = 100'000'000;
 Result<SafeTensorsHeader> read_safetensors_header(InputFile& file, std::string* raw = nullptr);
 

@@ -8,8 +8,8 @@ import sys
 import tempfile
 import unittest
 
-PROGRAM = os.environ["CONVNET"]
-SOURCE = os.environ["CONVNET_SOURCE"]
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROGRAM = os.environ.get("CONVNET", os.path.join(SOURCE, "build/release/convnet"))
 LENET = "model-defs/lenet-fashion.yaml"
 
 OK, FAILED, USAGE, MODEL, DATA, CHECKPOINT, IO, BUSY, LIMIT, NOT_FINITE, PEER = range(11)
@@ -67,12 +67,10 @@ class Case(unittest.TestCase):
         about = f"{args}: {result.stderr}"
         self.assertEqual(result.returncode, code, about)
         lines = result.stderr.splitlines()
-        if code == MODEL:  # every mistake with its place, then their number
-            mistakes = [line for line in lines if re.match(r"[^ ]+:\d+:\d+: error: |[^ :]+: error: ", line)]
-            self.assertGreaterEqual(len(mistakes), 1, about)
-        else:
-            errors = [line for line in lines if line.startswith("convnet: error: ")]
-            self.assertEqual(len(errors), 1, about)
+        errors = [line for line in lines if line.startswith("convnet: error: ")]
+        mistakes = [line for line in lines if re.match(r"\S+:\d+:\d+: error: ", line)]
+        # One line, or one for each mistake in the model file, with its place.
+        self.assertTrue(len(errors) == 1 if not mistakes else not errors, about)
         for word in [words] if isinstance(words, str) else words:
             self.assertIn(word, result.stderr, about)
         self.assertNotRegex(result.stderr, r"[\x00-\x09\x0b-\x1f\x7f]", about)

@@ -6,9 +6,6 @@ from cli_case import *
 
 
 class Models(Case):
-    def plan(self, *args):
-        return json.loads(self.accepted("plan", *args, "--json").stdout)
-
     def test_all_check_and_plan(self):
         files = sorted(glob.glob(os.path.join(SOURCE, "model-defs/*.yaml")))
         self.assertGreaterEqual(len(files), 3)
@@ -18,6 +15,23 @@ class Models(Case):
                     self.assertIn("no mistakes", self.accepted("check", file, "--devices", devices).stdout)
                     for phase in ("train", "test"):
                         self.accepted("plan", file, "--devices", devices, "--phase", phase)
+
+    def test_alexnet(self):
+        plan = json.loads(self.accepted("plan", "model-defs/alexnet.yaml", "--devices", "4", "--set",
+                                        "batch=512", "--json").stdout)
+        self.assertEqual(plan["parameters"], 61100840)
+        # Each device sends and receives 3/4 of the gradients and 3/4 of the updated parameters, holds
+        # all parameters, and 1/4 of the momentum.
+        self.assertEqual(plan["bytes_sync"], 2 * 61100840 * 4 * 3 // 4)
+        self.assertEqual(plan["bytes_backward"], 0)
+        for device in plan["devices"]:
+            # Buffers are rounded up to 64 bytes.
+            self.assertLess(abs(device["parameter_bytes"] - 61100840 * 4), 16 * 64)
+            self.assertLess(abs(device["state_bytes"] - 61100840), 16 * 64)
+            self.assertGreaterEqual(device["arena_bytes"], device["arena_bound"])
+            self.assertLessEqual(device["arena_bytes"], 1.05 * device["arena_bound"])
+        text = self.accepted("plan", "model-defs/alexnet.yaml", "--devices", "4").stdout
+        self.assertIn("61,100,840", text)
 
     def test_plans_are_the_same_each_time(self):
         args = ("plan", LENET, "--devices", "4")

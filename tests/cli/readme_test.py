@@ -38,6 +38,15 @@ class Readme(Case):
             model = re.search(r"(?ms)^```yaml\n(.*?)^```", f.read()).group(1)
         self.assertIn("no mistakes", self.accepted("check", self.write("model.yaml", model)).stdout)
 
+    def test_mistake_in_readme_looks_so(self):
+        with open(os.path.join(SOURCE, "README.md")) as f:
+            text = f.read()
+        model = re.search(r"(?ms)^```yaml\n(.*?)^```", text).group(1)
+        shown = re.search(r"(?ms)^```\n(model.yaml:.*?)^```", text).group(1)
+        self.write("model.yaml", model.replace("filters: 20", "filtres: 20"))
+        result = self.run_program("check", "model.yaml", cwd=self.folder)
+        self.assertEqual(result.stderr, shown)
+
     def test_scripts(self):
         for script in ("tools/setup", "tools/quickstart", "tools/test", ".ci/run"):
             path = os.path.join(SOURCE, script)

@@ -49,7 +49,7 @@ class Usage(Case):
 
     def test_unknown_option(self):
         self.refused(USAGE, ["'--stesp'", "did you mean '--steps'?"], "train", LENET, "--stesp", "5")
-        self.refused(USAGE, "did you mean '--seed'?", "train", LENET, "--sed=5")
+        self.refused(USAGE, "did you mean '--seed'?", "train", LENET, "--seeed=5")
         self.refused(USAGE, "unknown option '-x'", "check", LENET, "-x")
 
     def test_missing_value(self):

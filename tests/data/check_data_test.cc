@@ -1,4 +1,5 @@
-// If this fails, a model file whose data cannot fit its input is only refused after the data are read.
+// If this fails, a model file whose data cannot fit its input is only refused after the data are
+// read.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +19,8 @@ std::string errors_of(const std::string& data) {
       "m.yaml",
       "format: 1\nname: m\nbatch: 8\ninput: {data: [1, 28, 28], label: {classes: 10}}\n"
       "layers:\n  - {name: fc, type: fc, input: data, outputs: 10}\n"
-      "data:\n" + data,
+      "data:\n" +
+          data,
       {}, diagnostics);
   EXPECT_NE(model, nullptr) << diagnostics.render();
   if (model == nullptr) return "";

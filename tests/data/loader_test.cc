@@ -79,7 +79,8 @@ TEST(Loader, LaysSixteenExamplesSideBySide) {
   for (int64_t n = 0; n < 20; ++n) {
     EXPECT_EQ(batch.label[static_cast<size_t>(n)], n % 7);
     for (int64_t i = 0; i < 12; ++i)
-      EXPECT_EQ(value_at(batch, shape, n, i / 6, i / 3 % 2, i % 3), static_cast<float>(i == 0 ? n : i));
+      EXPECT_EQ(value_at(batch, shape, n, i / 6, i / 3 % 2, i % 3),
+                static_cast<float>(i == 0 ? n : i));
   }
   for (int64_t n = 20; n < 32; ++n) {
     EXPECT_EQ(batch.label[static_cast<size_t>(n)], -1);
@@ -208,15 +209,16 @@ TEST(Loader, PrefetchedBatchesStayValidUntilTheNextCall) {
   }
 }
 
-// One example of 3 x 4 pixels 1..12, cut and perhaps mirrored while training; every window must be one
-// of those that exist, and all of them must come up.
+// One example of 3 x 4 pixels 1..12, cut and perhaps mirrored while training; every window must be
+// one of those that exist, and all of them must come up.
 TEST(Loader, TrainingWindowsAreAllThoseThatExist) {
   std::vector<uint8_t> image(12);
   std::iota(image.begin(), image.end(), uint8_t{1});
   const auto dataset = *memory_dataset("one", {1, 3, 4}, image, {0}, 1, "labels");
   const auto padded = [&image](int64_t y, int64_t x) {
-    return y < 1 || y > 3 || x < 1 || x > 4 ? 0.0f
-                                            : static_cast<float>(image[static_cast<size_t>((y - 1) * 4 + x - 1)]);
+    return y < 1 || y > 3 || x < 1 || x > 4
+               ? 0.0f
+               : static_cast<float>(image[static_cast<size_t>((y - 1) * 4 + x - 1)]);
   };
   std::map<std::vector<float>, int> windows;
   for (int64_t top = 0; top <= 3; ++top)
@@ -233,7 +235,8 @@ TEST(Loader, TrainingWindowsAreAllThoseThatExist) {
   for (int64_t b = 0; b < 1000; ++b) {
     const Batch batch = batch_of(*loader, b);
     std::vector<float> window;
-    for (int64_t i = 0; i < 4; ++i) window.push_back(value_at(batch, {1, 2, 2}, 0, 0, i / 2, i % 2));
+    for (int64_t i = 0; i < 4; ++i)
+      window.push_back(value_at(batch, {1, 2, 2}, 0, 0, i / 2, i % 2));
     ASSERT_EQ(windows.count(window), 1u) << "batch " << b;
     ++windows[window];
   }

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 #include <xxhash.h>
 
-#include <bit>
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -149,9 +149,11 @@ TEST(Checkpoint, AWriteThatDoesNotFitLeavesTheOldFile) {
   TemporaryFolder folder;
   ASSERT_TRUE(write_checkpoint(folder / "c", example()).ok());
   const std::string before = slurp(folder / "c");
-  EXPECT_EQ(in_child(500, [&folder] {
-    return static_cast<int>(write_checkpoint(folder / "c", example()).code());
-  }), static_cast<int>(Code::kIo));
+  EXPECT_EQ(in_child(500,
+                     [&folder] {
+                       return static_cast<int>(write_checkpoint(folder / "c", example()).code());
+                     }),
+            static_cast<int>(Code::kIo));
   EXPECT_EQ(slurp(folder / "c"), before);
   EXPECT_THAT(folder.names(), ElementsAre("c"));
 }

@@ -83,7 +83,8 @@ TEST(WriteFileAtomically, KeepsTheOldFileWhenTheNewOneDoesNotFit) {
   spit(folder / "f", "old");
   const int result = in_child(1000, [&folder] {
     const Status status = write_file_atomically(folder / "f", {std::string(5000, 'x')});
-    return status.code() == Code::kIo && status.message().find("File too large") != std::string::npos
+    return status.code() == Code::kIo &&
+                   status.message().find("File too large") != std::string::npos
                ? 0
                : 1;
   });
@@ -129,10 +130,11 @@ TEST(OutputFile, ReportsAFolderThatCannotBeWritten) {
   TemporaryFolder folder;
   ASSERT_EQ(chmod(folder.path().c_str(), 0555), 0);
   EXPECT_EQ(in_unprivileged_child([&folder] {
-    const Status status = write_file_atomically(folder / "f", {"x"});
-    const bool denied = status.message().find("Permission denied") != std::string::npos;
-    return denied ? static_cast<int>(status.code()) : 100;
-  }), static_cast<int>(Code::kIo));
+              const Status status = write_file_atomically(folder / "f", {"x"});
+              const bool denied = status.message().find("Permission denied") != std::string::npos;
+              return denied ? static_cast<int>(status.code()) : 100;
+            }),
+            static_cast<int>(Code::kIo));
   ASSERT_EQ(chmod(folder.path().c_str(), 0755), 0);
 }
 
@@ -141,7 +143,9 @@ TEST(DescribeContent, NamesWhatPeopleConfuse) {
   EXPECT_THAT(describe_content("PK\x03\x04"), HasSubstr("zip archive"));
   EXPECT_THAT(describe_content("\x80\x02}q"), HasSubstr("pickle"));
   EXPECT_THAT(describe_content("\x89HDF\r\n\x1a\n"), HasSubstr("HDF5"));
-  EXPECT_THAT(describe_content("\x7f" "ELF"), HasSubstr("ELF"));
+  EXPECT_THAT(describe_content("\x7f"
+                               "ELF"),
+              HasSubstr("ELF"));
   EXPECT_THAT(describe_content("\xff\xd8\xff\xe0"), HasSubstr("JPEG"));
   EXPECT_EQ(describe_content("format: 1\nname: x\n"), "a text file");
   EXPECT_EQ(describe_content(""), "an empty file");

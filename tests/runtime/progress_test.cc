@@ -181,8 +181,13 @@ TEST(ProgressLine, FitsAnyWidth) {
             "500/1000 [===================>                  ]  epoch 1.25  loss 0.5  top1 75.00%  "
             "rate 0.01  "
             "512 images/s  eta 1:15");
+  // What is missed least goes first: the learning rate, then the epoch, at last the bar.
+  EXPECT_EQ(progress_line(state(500), 1000, 512, 75, true, 80, false),
+            "500/1000 [=====>    ]  epoch 1.25  loss 0.5  top1 75.00%  512 images/s  eta 1:15");
   EXPECT_EQ(progress_line(state(500), 1000, 0, -1, true, 40, false),
-            "500/1000  epoch 1.25  loss 0.5  top1 75.");
+            "500/1000 [===>  ]  loss 0.5  top1 75.00%");
+  EXPECT_EQ(progress_line(state(500), 1000, 0, -1, true, 35, false),
+            "500/1000  epoch 1.25  loss 0.5  top");
 }
 
 TEST(DurationText, AllSizes) {

@@ -1,5 +1,5 @@
-// If this fails, two runs can share a directory, a checkpoint can be lost, or a run starts over its old
-// results.
+// If this fails, two runs can share a directory, a checkpoint can be lost, or a run starts over its
+// old results.
 #include "framework/runtime/run_directory.h"
 
 #include <gmock/gmock.h>
@@ -70,7 +70,8 @@ TEST(RunDirectory, TheLockOfAKilledRunIsFree) {
   EXPECT_EQ(in_child(RLIM_INFINITY,
                      [&folder]() -> int {
                        auto run = RunDirectory::open(folder / "a", Mode::kNew, 0);
-                       spit(folder / "a/checkpoints/step-00000005.safetensors.1-0.convnet-tmp", "x");
+                       spit(folder / "a/checkpoints/step-00000005.safetensors.1-0.convnet-tmp",
+                            "x");
                        spit(folder / "a/model.yaml.1-0.convnet-tmp", "x");
                        kill(getpid(), SIGKILL);
                        return 0;
@@ -110,10 +111,14 @@ TEST(RunDirectory, SpaceIsCheckedBeforeTheFirstStep) {
   const auto run = RunDirectory::open(folder / "a", Mode::kNew, int64_t{1} << 50);
   ASSERT_FALSE(run.ok());
   EXPECT_EQ(run.status().code(), Code::kIo);
-  EXPECT_THAT(run.status().message(), HasSubstr("two checkpoints need 2251799814733824 bytes, and "));
-  EXPECT_EQ(in_child(10000, [&folder] {
-    return static_cast<int>(RunDirectory::open(folder / "b", Mode::kNew, 20000).status().code());
-  }), static_cast<int>(Code::kIo));
+  EXPECT_THAT(run.status().message(),
+              HasSubstr("two checkpoints need 2251799814733824 bytes, and "));
+  EXPECT_EQ(in_child(10000,
+                     [&folder] {
+                       return static_cast<int>(
+                           RunDirectory::open(folder / "b", Mode::kNew, 20000).status().code());
+                     }),
+            static_cast<int>(Code::kIo));
   EXPECT_THAT(folder.names("b/checkpoints"), ElementsAre());
 }
 
@@ -123,9 +128,11 @@ TEST(RunDirectory, AFolderThatCannotBeWrittenIsFoundBeforeTheFirstStep) {
   ASSERT_EQ(chmod(folder.path().c_str(), 0755), 0);
   ASSERT_EQ(chmod((folder / "a/lock").c_str(), 0666), 0);
   ASSERT_EQ(chmod((folder / "a/checkpoints").c_str(), 0555), 0);
-  EXPECT_EQ(in_unprivileged_child([&folder] {
-    return static_cast<int>(RunDirectory::open(folder / "a", Mode::kNew, 0).status().code());
-  }), static_cast<int>(Code::kIo));
+  EXPECT_EQ(
+      in_unprivileged_child([&folder] {
+        return static_cast<int>(RunDirectory::open(folder / "a", Mode::kNew, 0).status().code());
+      }),
+      static_cast<int>(Code::kIo));
   ASSERT_EQ(chmod((folder / "a/checkpoints").c_str(), 0755), 0);
 }
 
@@ -142,10 +149,14 @@ TEST(RunDirectory, KeepsTheNewestCheckpoints) {
 TEST(RunDirectory, AFailedSaveKeepsTheOldOnes) {
   TemporaryFolder folder;
   make_run(folder / "a", {100, 200});
-  EXPECT_EQ(in_child(100, [&folder] {
-    auto run = RunDirectory::open(folder / "a", Mode::kResume, 0);
-    return run.ok() ? static_cast<int>((*run)->save(checkpoint_of(300), 2).code()) : 100;
-  }), static_cast<int>(Code::kIo));
+  EXPECT_EQ(in_child(100,
+                     [&folder] {
+                       auto run = RunDirectory::open(folder / "a", Mode::kResume, 0);
+                       return run.ok()
+                                  ? static_cast<int>((*run)->save(checkpoint_of(300), 2).code())
+                                  : 100;
+                     }),
+            static_cast<int>(Code::kIo));
   EXPECT_THAT(folder.names("a/checkpoints"),
               ElementsAre("step-00000100.safetensors", "step-00000200.safetensors"));
 }
@@ -255,11 +266,14 @@ TEST(RunDirectory, TheLogGoesOnAfterACutLine) {
 
 TEST(RunDirectory, ALogLineThatDoesNotFitLeavesNoPart) {
   TemporaryFolder folder;
-  EXPECT_EQ(in_child(100, [&folder] {
-    auto log = LogFile::open(folder / "log");
-    if (!log.ok() || !(*log)->append(JsonLine("a")).ok()) return 100;
-    return static_cast<int>((*log)->append(JsonLine("b").text("t", std::string(200, 'x'))).code());
-  }), static_cast<int>(Code::kIo));
+  EXPECT_EQ(in_child(100,
+                     [&folder] {
+                       auto log = LogFile::open(folder / "log");
+                       if (!log.ok() || !(*log)->append(JsonLine("a")).ok()) return 100;
+                       return static_cast<int>(
+                           (*log)->append(JsonLine("b").text("t", std::string(200, 'x'))).code());
+                     }),
+            static_cast<int>(Code::kIo));
   EXPECT_EQ(slurp(folder / "log"), "{\"event\":\"a\"}\n");
 }
 

@@ -28,10 +28,9 @@ SafeTensorsHeader two_tensors() {
 TEST(SafeTensors, WritesTheBytesOfTheSpecification) {
   const auto text = print_safetensors_header(two_tensors());
   ASSERT_TRUE(text.ok());
-  const std::string json =
-      R"({"__metadata__":{"format":"1","model":"name: \"x\"\n"},)"
-      R"("b":{"dtype":"F64","shape":[2],"data_offsets":[0,16]},)"
-      R"("a":{"dtype":"F32","shape":[1,3],"data_offsets":[16,28]}})";
+  const std::string json = R"({"__metadata__":{"format":"1","model":"name: \"x\"\n"},)"
+                           R"("b":{"dtype":"F64","shape":[2],"data_offsets":[0,16]},)"
+                           R"("a":{"dtype":"F32","shape":[1,3],"data_offsets":[16,28]}})";
   EXPECT_EQ(text->size() % 8, 0u);
   EXPECT_EQ(text->substr(8, json.size()), json);
   EXPECT_EQ(text->find_first_not_of(' ', 8 + json.size()), std::string::npos);
@@ -131,15 +130,17 @@ INSTANTIATE_TEST_SUITE_P(
                   "takes 8 bytes, but its data_offsets span 4"},
         BadHeader{R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4,
                   "ends at 0, before its begin at 4"},
-        BadHeader{R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8, "hole before 'a'"},
+        BadHeader{R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8,
+                  "hole before 'a'"},
         BadHeader{R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
                   R"("b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
                   8, "'a' and 'b' share bytes at offset 4"},
         BadHeader{R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
                   R"("b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}})",
                   12, "bytes 4 to 8"},
-        BadHeader{R"({"a":{"dtype":"F32","shape":[250000000000],"data_offsets":[0,1000000000000]}})",
-                  16, "need 1000000000000 bytes of data, and 16 are there"},
+        BadHeader{
+            R"({"a":{"dtype":"F32","shape":[250000000000],"data_offsets":[0,1000000000000]}})", 16,
+            "need 1000000000000 bytes of data, and 16 are there"},
         BadHeader{R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 5,
                   "1 trailing bytes"}));
 
@@ -175,8 +176,8 @@ TEST(SafeTensors, HeaderLengthsAreCheckedAgainstTheCapAndTheFile) {
   const uint64_t length = good.size();
   bytes.replace(0, 8, reinterpret_cast<const char*>(&length), 8);
   EXPECT_THAT(read(bytes).message(),
-              HasSubstr("the header ends at byte " + std::to_string(length + 8) +
-                        ", the file at " + std::to_string(length)));
+              HasSubstr("the header ends at byte " + std::to_string(length + 8) + ", the file at " +
+                        std::to_string(length)));
   // One byte more or less moves the border between header and data.
   for (int delta : {-1, 1}) {
     bytes = good;

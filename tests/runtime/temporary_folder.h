@@ -56,8 +56,8 @@ inline void spit(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
 }
 
-// Runs fn in a child process, with files limited to `max_file` bytes and SIGXFSZ ignored as main() does;
-// returns its exit status, or 128 + the signal that ended it.
+// Runs fn in a child process, with files limited to `max_file` bytes and SIGXFSZ ignored as main()
+// does; returns its exit status, or 128 + the signal that ended it.
 template <typename F>
 int in_child(rlim_t max_file, F fn) {
   const pid_t child = fork();

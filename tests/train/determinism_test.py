@@ -1,8 +1,8 @@
 # If this fails, the number of devices or threads, the instruction set or chance has become part of the
-# mathematics. Short by default; CONVNET_STEPS=200 is the length of the acceptance test.
+# mathematics.
 from train_case import *
 
-STEPS = int(os.environ.get("CONVNET_STEPS", "30"))
+STEPS = int(os.environ.get("CONVNET_STEPS", "200"))
 
 
 class Determinism(Case):

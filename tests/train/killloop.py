@@ -13,7 +13,8 @@ import sys
 import tempfile
 import time
 
-PROGRAM = os.environ.get("CONVNET", "build/release/convnet")
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROGRAM = os.environ.get("CONVNET", os.path.join(SOURCE, "build/release/convnet"))
 
 # Large enough (2 MB with momentum) that many kills fall into a save.
 MODEL = """format: 1

@@ -7,7 +7,7 @@ import time
 
 from train_case import *
 
-STEPS = int(os.environ.get("CONVNET_STEPS", "40"))
+STEPS = int(os.environ.get("CONVNET_STEPS", "200"))
 EVERY = ["--set", "train.checkpoint={steps: 10}", "--set", "train.keep=3"]
 
 
@@ -47,7 +47,7 @@ class Resume(Case):
                 else:
                     while process.poll() is None and not os.path.exists(self.path(name + "/log.jsonl")):
                         time.sleep(0.01)
-                time.sleep(choose.uniform(0, 0.5))
+                time.sleep(choose.uniform(0, 1))
                 process.send_signal(sent)
                 error = process.communicate(timeout=60)[1].decode()
                 # It may have been quicker than the signal.

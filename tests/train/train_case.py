@@ -6,8 +6,8 @@ import sys
 import tempfile
 import unittest
 
-PROGRAM = os.environ["CONVNET"]
-SOURCE = os.environ["CONVNET_SOURCE"]
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROGRAM = os.environ.get("CONVNET", os.path.join(SOURCE, "build/release/convnet"))
 LENET = os.path.join(SOURCE, "model-defs/lenet-fashion.yaml")
 DATA_SET = "/usr/share/datasets/fashion-mnist"
 

@@ -44,7 +44,8 @@ void add_conv(std::vector<Case>& cases, const Conv& c) {
   cases.push_back({name + ".bwd_data", Op::kConvBwdData, attrs, {y, w}, {x}, operations, true});
   Attrs sum = attrs;
   sum.set("cuts", shards(c.batch));
-  cases.push_back({name + ".bwd_weight", Op::kConvBwdWeight, sum, {x, y}, {w, b}, operations, true});
+  cases.push_back(
+      {name + ".bwd_weight", Op::kConvBwdWeight, sum, {x, y}, {w, b}, operations, true});
 }
 
 void add_fc(std::vector<Case>& cases, const std::string& name, int64_t batch, const Shape& image,

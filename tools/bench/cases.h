@@ -21,7 +21,8 @@ struct Case {
   Op op = Op::kConvFwd;
   Attrs attrs;
   std::vector<TensorSpec> in, out;
-  double operations = 0;  // floating-point operations, a multiply-add counting as two; 0: not counted
+  double operations =
+      0;  // floating-point operations, a multiply-add counting as two; 0: not counted
   // Filled with small integers, so that every sum is exact and results equal the reference's bits.
   bool integers = false;
 };

@@ -104,9 +104,7 @@ int main(int argc, char** argv) {
     for (const bench::Case& c : bench::all_cases()) std::printf("%s\n", c.name.c_str());
     return 0;
   }
-  options.isa = isa == "avx2"     ? CpuIsa::kAvx2
-                : isa == "avx512" ? CpuIsa::kAvx512
-                                  : best_cpu_isa();
+  options.isa = isa == "avx2" ? CpuIsa::kAvx2 : isa == "avx512" ? CpuIsa::kAvx512 : best_cpu_isa();
   if (!cpu_supports(options.isa)) {
     std::fprintf(stderr, "error: this machine lacks %s\n", cpu_isa_name(options.isa));
     return static_cast<int>(Code::kUsage);

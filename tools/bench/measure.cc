@@ -43,7 +43,8 @@ class Memory {
   // Small integers, or numbers in [0.25, 1.25).
   void fill(bool integers, uint64_t key) {
     const auto k = random_key(1, key);
-    // A repeating pattern: drawing a hundred million numbers would take longer than the measurement.
+    // A repeating pattern: drawing a hundred million numbers would take longer than the
+    // measurement.
     constexpr int64_t kPattern = 16369;
     std::vector<float> pattern(kPattern);
     for (size_t i = 0; i < pattern.size(); ++i)
@@ -134,7 +135,8 @@ Status check(const Case& c, const Instr& instr, const std::vector<View>& in,
           for (int64_t p = box.lo(2); p < box.hi(2); ++p)
             for (int64_t q = box.lo(3); q < box.hi(3); ++q) {
               const float g = element(out[i], n, a, p, q), w = element(want[i], n, a, p, q);
-              const bool same = c.integers ? g == w : std::abs(g - w) <= 1e-5f * std::abs(w) + 1e-6f;
+              const bool same =
+                  c.integers ? g == w : std::abs(g - w) <= 1e-5f * std::abs(w) + 1e-6f;
               if (!same)
                 return Status(Code::kCheckFailed,
                               c.name + ": result " + std::to_string(i) + " at [" +

@@ -19,10 +19,10 @@ struct Options {
 };
 
 struct Measurement {
-  double milliseconds = 0;   // median of the runs
-  double gflops = 0;         // 0 if the case counts no operations
-  double peak_gflops = 0;    // of all threads, the mean of before and after
-  double gigabytes = 0;      // operands and results, each once, a second
+  double milliseconds = 0;  // median of the runs
+  double gflops = 0;        // 0 if the case counts no operations
+  double peak_gflops = 0;   // of all threads, the mean of before and after
+  double gigabytes = 0;     // operands and results, each once, a second
 };
 
 // kCheckFailed if some result differs from the reference backend's.

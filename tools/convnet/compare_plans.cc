@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -75,11 +76,10 @@ Result<std::optional<Mismatch>> compare_kept(const Plan& plan, const Session& se
     const double bound = bounds == nullptr ? 0 : bounds->of(static_cast<int>(t));
     Mismatch mismatch;
     for (size_t i = 0; i < one.values.size(); ++i) {
-      const double difference = std::abs(one.values[i] - many.values[i]);
-      if (bound > 0 ? difference <= bound
-                    : std::memcmp(&one.values[i], &many.values[i], sizeof(double)) == 0) {
-        continue;
-      }
+      const double a = one.values[i], b = many.values[i];
+      const bool same = bound > 0 ? std::abs(a - b) <= bound
+                                  : std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
+      if (same) continue;
       if (mismatch.different++ == 0) {
         int64_t rest = static_cast<int64_t>(i);
         for (int d = tensor.shape.rank() - 1; d >= 0; --d) {

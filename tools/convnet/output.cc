@@ -53,6 +53,10 @@ int Output::fail(const Status& status) {
 }
 
 int Output::fail(const Diagnostics& diagnostics) {
+  // A file that cannot be read has no place to point at.
+  if (diagnostics.all().size() == 1 && diagnostics.all()[0].span.source == nullptr) {
+    return fail(Status(diagnostics.code(), diagnostics.all()[0].message));
+  }
   warn(diagnostics);
   return static_cast<int>(diagnostics.code());
 }

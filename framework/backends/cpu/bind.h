@@ -62,9 +62,9 @@ struct ConvAxis {
   int64_t kernel, stride, pad, dilation;
 };
 
-// The classes of output rows (columns) [out_lo, out_hi), reading rows [in_lo, in_hi): forward, where
-// output p's tap r reads row p * stride - pad + r * dilation; and backward, where "output" is a row
-// of dx and reads those rows of dy whose taps lie on it.
+// The classes of output rows (columns) [out_lo, out_hi), reading rows [in_lo, in_hi): forward,
+// where output p's tap r reads row p * stride - pad + r * dilation; and backward, where "output" is
+// a row of dx and reads those rows of dy whose taps lie on it.
 std::vector<AxisClass> forward_classes(const ConvAxis& axis, int64_t out_lo, int64_t out_hi,
                                        int64_t in_lo, int64_t in_hi);
 std::vector<AxisClass> backward_classes(const ConvAxis& axis, int64_t out_lo, int64_t out_hi,

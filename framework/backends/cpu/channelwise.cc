@@ -125,9 +125,8 @@ KernelResult bind_dropout(const Context& context, const Binding& binding) {
   return make_kernel([p, purpose, dropout = context.kernels.dropout, &state = binding.state,
                       &team = binding.team] {
     const auto key = random_key(state.seed, purpose, static_cast<uint64_t>(state.step));
-    for_each_plane(team, p.y, [&](int64_t block, int64_t channel) {
-      dropout(p, key.data(), block, channel);
-    });
+    for_each_plane(team, p.y,
+                   [&](int64_t block, int64_t channel) { dropout(p, key.data(), block, channel); });
   });
 }
 
@@ -152,8 +151,7 @@ const int32_t* labels_of(const View& label, const View& out) {
 
 // Sum over shards lo .. hi-1 of f(first, last example), by the tree of ops.def.
 template <typename F>
-std::optional<double> tree_sum(const std::vector<int64_t>& cuts, size_t lo, size_t hi,
-                               const F& f) {
+std::optional<double> tree_sum(const std::vector<int64_t>& cuts, size_t lo, size_t hi, const F& f) {
   if (hi - lo == 1) {
     if (cuts[lo] == cuts[hi]) return std::nullopt;
     return f(cuts[lo], cuts[hi]);
@@ -175,12 +173,13 @@ struct SoftmaxWork {
 
   void sum() const {
     const auto total = [&](const auto& f) {
-      return tree_sum(cuts, 0, cuts.size() - 1, [&](int64_t lo, int64_t hi) {
-               double sum = 0;
-               for (int64_t n = lo - cuts[0]; n < hi - cuts[0]; ++n)
-                 if (label[n] >= 0) sum += f(static_cast<size_t>(n), label[n]);
-               return sum;
-             })
+      return tree_sum(cuts, 0, cuts.size() - 1,
+                      [&](int64_t lo, int64_t hi) {
+                        double sum = 0;
+                        for (int64_t n = lo - cuts[0]; n < hi - cuts[0]; ++n)
+                          if (label[n] >= 0) sum += f(static_cast<size_t>(n), label[n]);
+                        return sum;
+                      })
           .value_or(0.0);
     };
     const int64_t classes = problem.classes;
@@ -189,8 +188,8 @@ struct SoftmaxWork {
     });
     metrics[1] = total([](size_t, int32_t) { return 1.0; });
     for (size_t i = 0; i < top.size(); ++i)
-      metrics[2 + i] = total(
-          [&](size_t n, int32_t l) { return l < classes && rank[n] < top[i] ? 1.0 : 0.0; });
+      metrics[2 + i] =
+          total([&](size_t n, int32_t l) { return l < classes && rank[n] < top[i] ? 1.0 : 0.0; });
   }
 };
 

@@ -8,9 +8,9 @@
 namespace convnet::cpu {
 namespace {
 
-constexpr int64_t kL1Lines = 512;        // of 768 (48 KB): room for weights and sums
+constexpr int64_t kL1Lines = 512;  // of 768 (48 KB): room for weights and sums
 constexpr int64_t kL1Sets = 64;
-constexpr int64_t kL1Ways = 8;           // of 12
+constexpr int64_t kL1Ways = 8;             // of 12
 constexpr int64_t kGatheredFloats = 6144;  // 24 KB
 constexpr int64_t kPanelFloats = 98304;    // a chunk's packed weights in L2: 384 KB
 constexpr int64_t kStripFloats = 131072;   // sums of a strip in L2: 512 KB
@@ -18,7 +18,7 @@ constexpr int64_t kInputFloats = 196608;   // inputs of a strip and chunk in L2:
 constexpr int64_t kStripPixels = 192;      // about, so that packing the weights is 1 %
 constexpr int64_t kLeastPixels = 48;
 constexpr int64_t kStreamFloats = 1048576;  // 4 MB, twice L2
-constexpr int64_t kTileCycles = 60;        // a tile's sums loaded and stored, and the call
+constexpr int64_t kTileCycles = 60;         // a tile's sums loaded and stored, and the call
 
 // A MacProblem with the memory that it points to.
 struct MacWork {
@@ -30,10 +30,10 @@ struct MacWork {
 };
 
 const AxisClass& largest(const std::vector<AxisClass>& classes) {
-  return *std::max_element(classes.begin(), classes.end(), [](const AxisClass& a,
-                                                              const AxisClass& b) {
-    return a.count * std::max<int64_t>(a.taps, 1) < b.count * std::max<int64_t>(b.taps, 1);
-  });
+  return *std::max_element(
+      classes.begin(), classes.end(), [](const AxisClass& a, const AxisClass& b) {
+        return a.count * std::max<int64_t>(a.taps, 1) < b.count * std::max<int64_t>(b.taps, 1);
+      });
 }
 
 // Cycles of one round (one input channel and tap) of a tile.
@@ -42,8 +42,8 @@ double round_cycles(bool wide, int64_t outputs, int64_t pixels) {
   const double registers = wide ? 1 : 2;  // of a Vec
   const double sums = static_cast<double>(outputs * pixels) * registers;
   const double loads = static_cast<double>(outputs) + static_cast<double>(pixels) * registers;
-  // Two multiply-adds and two loads a cycle; four cycles from one sum of an accumulator to the next;
-  // a tile's fixed cost, spread over its rounds.
+  // Two multiply-adds and two loads a cycle; four cycles from one sum of an accumulator to the
+  // next; a tile's fixed cost, spread over its rounds.
   return std::max({sums / 2, loads / 2, 4.0}) + 0.5;
 }
 
@@ -84,8 +84,8 @@ int64_t direct_chunk(const MacWork& work, int64_t inputs) {
     const int64_t row = i / columns.count / p.strip_blocks;
     for (int64_t r = 0; r < rows.taps; ++r)
       for (int64_t s = 0; s < columns.taps; ++s)
-        touched.push_back((block * p.x_block +
-                           (row * rows.in_step + r * rows.in_tap) * p.x_row) / kLanes +
+        touched.push_back((block * p.x_block + (row * rows.in_step + r * rows.in_tap) * p.x_row) /
+                              kLanes +
                           i % columns.count * columns.in_step + s * columns.in_tap);
   }
   std::sort(touched.begin(), touched.end());
@@ -108,16 +108,14 @@ int64_t direct_chunk(const MacWork& work, int64_t inputs) {
 // add: a tile's fixed cost over the rounds of a chunk; copying over the outputs that use a copy.
 void choose_chunk(MacWork& work, int64_t outputs, int64_t inputs) {
   MacProblem& p = work.problem;
-  const int64_t taps =
-      std::max<int64_t>(1, largest(work.rows).taps * largest(work.columns).taps);
+  const int64_t taps = std::max<int64_t>(1, largest(work.rows).taps * largest(work.columns).taps);
   const double tile_cycles = static_cast<double>(p.tile_outputs * p.tile_pixels) / 2;
   const auto overhead = [&](int64_t chunk) {
     return static_cast<double>(kTileCycles) / (static_cast<double>(chunk * taps) * tile_cycles);
   };
   const int64_t direct = direct_chunk(work, inputs);
-  const int64_t gathered =
-      std::clamp<int64_t>(kGatheredFloats / (taps * p.tile_pixels * kLanes), 1,
-                          std::max<int64_t>(inputs, 1));
+  const int64_t gathered = std::clamp<int64_t>(kGatheredFloats / (taps * p.tile_pixels * kLanes), 1,
+                                               std::max<int64_t>(inputs, 1));
   p.gather = overhead(direct) > overhead(gathered) + 4.0 / static_cast<double>(outputs);
   const int64_t most = p.gather ? gathered : direct;
   p.chunk = ceil_div(std::max<int64_t>(inputs, 1), ceil_div(std::max<int64_t>(inputs, 1), most));
@@ -130,8 +128,7 @@ struct Split {
 
 Split choose_split(const MacWork& work, int64_t outputs, int64_t inputs, int64_t threads) {
   const auto groups = static_cast<int64_t>(work.groups.size());
-  const int64_t taps =
-      std::max<int64_t>(1, largest(work.rows).taps * largest(work.columns).taps);
+  const int64_t taps = std::max<int64_t>(1, largest(work.rows).taps * largest(work.columns).taps);
   const int64_t most = std::max<int64_t>(1, 4 * threads / groups);
   Split best;
   double best_cycles = 0;
@@ -177,8 +174,8 @@ Result<std::unique_ptr<Kernel>> finish(const Context& context, const Binding& bi
   choose_chunk(*work, part_outputs, inputs);
   const int64_t tile = p.tile_outputs;
   p.pack_all = part_outputs * inputs * p.taps <= kPanelFloats;
-  const int64_t inputs_a_pixel = std::max<int64_t>(
-      1, largest(work->rows).in_step * largest(work->columns).in_step);
+  const int64_t inputs_a_pixel =
+      std::max<int64_t>(1, largest(work->rows).in_step * largest(work->columns).in_step);
   const int64_t pixels = std::clamp<int64_t>(kInputFloats / (p.chunk * kLanes * inputs_a_pixel),
                                              kLeastPixels, kStripPixels);
   p.strip_blocks = std::clamp<int64_t>(pixels / image, 1, part_blocks);
@@ -189,14 +186,14 @@ Result<std::unique_ptr<Kernel>> finish(const Context& context, const Binding& bi
   if (p.chunk < inputs)
     most_outputs = std::min(most_outputs, kStripFloats / (strip_pixels * kLanes));
   const int64_t out_block = std::max<int64_t>(1, most_outputs / tile) * tile;
-  p.out_block = p.pack_all ? part_outputs
-                           : round_up(ceil_div(part_outputs, ceil_div(part_outputs, out_block)), tile);
+  p.out_block = p.pack_all
+                    ? part_outputs
+                    : round_up(ceil_div(part_outputs, ceil_div(part_outputs, out_block)), tile);
   // Results that no later chunk reads again, and too many for a cache. tanh and sigmoid read them.
   p.stream = p.chunk >= inputs && p.act <= kActRelu &&
              work->blocks * outputs * image * kLanes > kStreamFloats;
   // Packing writes up to 8 floats beyond the weights.
-  p.panel_floats =
-      round_up(p.out_block * (p.pack_all ? inputs : p.chunk) * p.taps + 8, kLanes);
+  p.panel_floats = round_up(p.out_block * (p.pack_all ? inputs : p.chunk) * p.taps + 8, kLanes);
   const int64_t gathered = p.gather ? p.chunk * p.taps * p.tile_pixels * kLanes : 0;
 
   p.groups = work->groups.data();
@@ -220,12 +217,12 @@ Result<std::unique_ptr<Kernel>> finish(const Context& context, const Binding& bi
           if (part.output_lo < part.output_hi) work->parts.push_back(part);
         }
   CONVNET_RETURN_IF_ERROR(context.scratch->reserve(threads, p.panel_floats + gathered));
-  return make_kernel([work, mac = context.kernels.mac, scratch = context.scratch,
-                      &team = binding.team] {
-    team.run(static_cast<int64_t>(work->parts.size()), [&](int64_t task, int thread) {
-      mac(work->problem, work->parts[static_cast<size_t>(task)], scratch->of(thread));
-    });
-  });
+  return make_kernel(
+      [work, mac = context.kernels.mac, scratch = context.scratch, &team = binding.team] {
+        team.run(static_cast<int64_t>(work->parts.size()), [&](int64_t task, int thread) {
+          mac(work->problem, work->parts[static_cast<size_t>(task)], scratch->of(thread));
+        });
+      });
 }
 
 void set_strides(MacWork& work, const Tensor4& x, const Tensor4& y) {
@@ -246,8 +243,7 @@ const float* element(const View& w, int64_t k, int64_t c) {
   const Box& s = w.stored;
   int64_t tail = 1;
   for (int i = 2; i < s.rank(); ++i) tail *= s.extent(i);
-  return static_cast<const float*>(w.data) +
-         ((k - s.lo(0)) * s.extent(1) + (c - s.lo(1))) * tail;
+  return static_cast<const float*>(w.data) + ((k - s.lo(0)) * s.extent(1) + (c - s.lo(1))) * tail;
 }
 
 KernelResult bind_conv(const Context& context, const Binding& binding, bool forward) {
@@ -276,9 +272,8 @@ KernelResult bind_conv(const Context& context, const Binding& binding, bool forw
     const int dim = 2 + axis;
     const ConvAxis conv{w.shape[dim], attrs.list("stride")[a], attrs.list("pad")[a],
                         attrs.list("dilation")[a]};
-    (axis == 0 ? work->rows : work->columns) =
-        (forward ? forward_classes : backward_classes)(conv, y.box.lo(dim), y.box.hi(dim),
-                                                       x.box.lo(dim), x.box.hi(dim));
+    (axis == 0 ? work->rows : work->columns) = (forward ? forward_classes : backward_classes)(
+        conv, y.box.lo(dim), y.box.hi(dim), x.box.lo(dim), x.box.hi(dim));
   }
 
   // Forward, filters are outputs and channels are inputs; backward the other way round.

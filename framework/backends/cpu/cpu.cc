@@ -57,8 +57,8 @@ bool whole_blocks(const View& view) {
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(CpuIsa isa)
-      : isa_(isa), context_{kernels_of(isa), isa == CpuIsa::kAvx512,
-                            std::make_shared<cpu::Scratch>()} {}
+      : isa_(isa),
+        context_{kernels_of(isa), isa == CpuIsa::kAvx512, std::make_shared<cpu::Scratch>()} {}
 
   std::string name() const override { return std::string("cpu(") + cpu_isa_name(isa_) + ")"; }
 

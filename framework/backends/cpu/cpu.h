@@ -1,6 +1,6 @@
-// The cpu backend: every plan operation in float, vectorised over the sixteen samples of a block and
-// run by a team of threads. Results are the same bits for both instruction sets and any number of
-// threads.
+// The cpu backend: every plan operation in float, vectorised over the sixteen samples of a block
+// and run by a team of threads. Results are the same bits for both instruction sets and any number
+// of threads.
 #pragma once
 
 #include <memory>

@@ -67,8 +67,7 @@ class Runs {
       std::copy(base_.begin(), base_.end(), at.begin());
       int64_t round = task / pieces_;
       for (size_t d = extents_.size(); d-- > 0; round /= extents_[d])
-        for (size_t v = 0; v < count; ++v)
-          at[v] += round % extents_[d] * steps_[d * count + v];
+        for (size_t v = 0; v < count; ++v) at[v] += round % extents_[d] * steps_[d * count + v];
       // Pieces begin at multiples of sixteen.
       const int64_t vecs = ceil_div(length_, kLanes), piece = task % pieces_;
       const int64_t lo = part_begin(piece, pieces_, vecs) * kLanes;
@@ -121,8 +120,7 @@ KernelResult bind_add(const Context& context, const Binding& binding) {
   CONVNET_ASSIGN_OR_RETURN(Runs runs, runs_of(binding));
   return make_kernel([runs, act = act_of(binding.instr), terms = std::ssize(binding.in),
                       add = context.kernels.add, &team = binding.team] {
-    runs.for_each(team,
-                  [&](float* const* at, int64_t n) { add(at + 1, terms, at[0], n, act); });
+    runs.for_each(team, [&](float* const* at, int64_t n) { add(at + 1, terms, at[0], n, act); });
   });
 }
 
@@ -157,16 +155,15 @@ KernelResult bind_update(const Context& context, const Binding& binding) {
   if (binding.out[0].box.empty()) return make_kernel([] {});
   const Attrs& attrs = binding.instr.attrs;
   CONVNET_ASSIGN_OR_RETURN(Runs runs, runs_of(binding));
-  return make_kernel([runs, factor = attrs.real("rate"),
-                      decay = static_cast<float>(attrs.real("decay")),
-                      momentum = static_cast<float>(attrs.real("momentum")),
-                      update = context.kernels.update_sgd, &state = binding.state,
-                      &team = binding.team] {
-    const SgdStep step{static_cast<float>(state.rate * factor), decay, momentum};
-    runs.for_each(team, [&](float* const* at, int64_t n) {
-      update(at[2], at[3], at[4], at[0], at[1], n, step);
-    });
-  });
+  return make_kernel(
+      [runs, factor = attrs.real("rate"), decay = static_cast<float>(attrs.real("decay")),
+       momentum = static_cast<float>(attrs.real("momentum")), update = context.kernels.update_sgd,
+       &state = binding.state, &team = binding.team] {
+        const SgdStep step{static_cast<float>(state.rate * factor), decay, momentum};
+        runs.for_each(team, [&](float* const* at, int64_t n) {
+          update(at[2], at[3], at[4], at[0], at[1], n, step);
+        });
+      });
 }
 
 }  // namespace convnet::cpu

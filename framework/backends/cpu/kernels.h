@@ -46,17 +46,17 @@ struct MacProblem {
   const MacGroup* groups;
   int64_t x_block, x_channel, x_row, x_columns;
   int64_t y_block, y_channel, y_row;
-  int64_t w_out, w_in;         // strides of the weights; tap (r, s) lies at r * tap_columns + s
-  int64_t taps, tap_columns;   // of the whole window
+  int64_t w_out, w_in;        // strides of the weights; tap (r, s) lies at r * tap_columns + s
+  int64_t taps, tap_columns;  // of the whole window
   const AxisClass *rows, *columns;
   int64_t row_classes, column_classes;
   int32_t act;
   // Blocking, free as far as results go; see mac.cc.
   int32_t tile_outputs, tile_pixels;
-  int32_t gather;  // copy a tile's inputs side by side first
-  int32_t stream;  // store results past the caches
+  int32_t gather;    // copy a tile's inputs side by side first
+  int32_t stream;    // store results past the caches
   int32_t pack_all;  // pack all weights of a part once; it is one block of outputs
-  int64_t chunk;   // input channels at a time
+  int64_t chunk;     // input channels at a time
   int64_t out_block, strip_rows, strip_blocks;
   int64_t panel_floats;  // start of the gathered inputs in the scratch memory
 };
@@ -71,9 +71,9 @@ struct MacPart {
 
 // An element (c, r, s) of a filter: where its inputs lie, and for which output pixels.
 struct Tap {
-  int64_t x;                                // of the input under output pixel (0, 0); may be outside
-  int32_t row_lo, row_hi, col_lo, col_hi;   // output pixels whose input is there
-  int64_t index;                            // of the element in the filter (its place in dw)
+  int64_t x;                               // of the input under output pixel (0, 0); may be outside
+  int32_t row_lo, row_hi, col_lo, col_hi;  // output pixels whose input is there
+  int64_t index;                           // of the element in the filter (its place in dw)
   int64_t channel;
   int64_t alike;  // taps from this one on that have the same pixels
 };
@@ -95,7 +95,7 @@ struct WeightGroup {
 
 struct WeightProblem {
   const WeightGroup* groups;
-  int64_t x_block, x_row, x_step_row, x_step_column;  // steps: to the next output row or column
+  int64_t x_block, x_step_row, x_step_column;  // steps: to the next output row or column
   int64_t dy_block, dy_channel, dy_row;
   int64_t rows, columns;  // of dy
   int64_t dw_filter;
@@ -104,9 +104,9 @@ struct WeightProblem {
   const ShardLeaf* leaves;
   int64_t leaf_count, levels;  // levels: sums that wait at the same time, at most
   // Blocking, free as far as results go; see weight_gradient.cc.
-  int32_t stream;      // store dw past the caches
-  int32_t keep;        // transpose all of dy once instead of strip by strip
-  int64_t tap_block;   // elements at a time
+  int32_t stream;     // store dw past the caches
+  int32_t keep;       // transpose all of dy once instead of strip by strip
+  int64_t tap_block;  // elements at a time
   int64_t strip_blocks, strip_rows, strip_columns;
   int64_t blocks;      // of dy
   int64_t last_lanes;  // samples of its last block; the other lanes are left out
@@ -132,17 +132,18 @@ struct PoolProblem {
 struct LrnProblem {
   Tensor4 x, y, scale, dy, dx;  // forward: x, y, scale
   int64_t size, channels;       // channels of the logical tensor
-  int64_t x_first, y_first, scale_first, dy_first, out_first;  // logical channel of the boxes' first
+  int64_t x_first, y_first, scale_first, dy_first,
+      out_first;          // logical channel of the boxes' first
   float k, factor, beta;  // factor: alpha / size, or 2 alpha beta / size
   int32_t sqrt_power;     // beta is 0.75
 };
 
 struct DropoutProblem {
   Tensor4 x, y;
-  int64_t first[4];     // logical index of y's box
+  int64_t first[4];                 // logical index of y's box
   int64_t channels, rows, columns;  // of the logical tensor
-  uint32_t threshold;   // kept if the upper 24 bits are at least this
-  float kept;           // 1 - rate
+  uint32_t threshold;               // kept if the upper 24 bits are at least this
+  float kept;                       // 1 - rate
 };
 
 struct SgdStep {

@@ -1,5 +1,6 @@
 // Gradients of filters and biases, bound to the weight kernels: the elements of a filter with the
-// output pixels that reach them, the tree over canonical shards, the cuts for the caches and threads.
+// output pixels that reach them, the tree over canonical shards, the cuts for the caches and
+// threads.
 #include <numeric>
 #include <string>
 #include <tuple>
@@ -48,9 +49,8 @@ bool add_leaves(const std::vector<int64_t>& cuts, size_t lo, size_t hi,
 Status set_shards(WeightWork& work, const std::vector<int64_t>& cuts) {
   for (size_t i = 0; i + 1 < cuts.size(); ++i)
     if (cuts[i] % kLanes != 0 && cuts[i] != cuts.back())
-      return Status(Code::kLimit, "a canonical shard begins at example " +
-                                      std::to_string(cuts[i]) + ", not at a multiple of " +
-                                      std::to_string(kLanes));
+      return Status(Code::kLimit, "a canonical shard begins at example " + std::to_string(cuts[i]) +
+                                      ", not at a multiple of " + std::to_string(kLanes));
   add_leaves(cuts, 0, cuts.size() - 1, work.leaves);
   WeightProblem& p = work.problem;
   int64_t depth = 0;
@@ -74,7 +74,8 @@ void set_range(int64_t first, int64_t stride, int64_t outputs, int64_t inputs, i
 
 // The cuts: vectors of filters and elements a part, elements at a time, strips. Returns the taps of
 // a tile.
-int64_t choose_blocking(const Context& context, WeightWork& work, int64_t filters, int64_t threads) {
+int64_t choose_blocking(const Context& context, WeightWork& work, int64_t filters,
+                        int64_t threads) {
   WeightProblem& p = work.problem;
   const int64_t vectors = ceil_div(filters, kLanes);
   const auto groups = static_cast<int64_t>(work.groups.size());
@@ -134,9 +135,8 @@ int64_t choose_blocking(const Context& context, WeightWork& work, int64_t filter
   const int64_t most = kStripFloats / transposed;
   p.strip_columns = ceil_div(p.columns, ceil_div(p.columns, most));
   p.strip_rows = p.strip_columns < p.columns ? 1 : std::clamp<int64_t>(most / p.columns, 1, p.rows);
-  p.strip_blocks = p.strip_rows < p.rows
-                       ? 1
-                       : std::clamp<int64_t>(most / (p.rows * p.columns), 1, p.blocks);
+  p.strip_blocks =
+      p.strip_rows < p.rows ? 1 : std::clamp<int64_t>(most / (p.rows * p.columns), 1, p.blocks);
   return tile;
 }
 
@@ -202,8 +202,8 @@ KernelResult finish(const Context& context, const Binding& binding,
     channel_group = choose_blocking(context, *work, filters, threads);
     for (const WeightPart& part : work->parts) {
       const int64_t width = ceil_div(part.filter_hi - part.filter_lo, kLanes) * kLanes;
-      const int64_t pixels = p.keep ? p.blocks * p.rows * p.columns
-                                    : p.strip_blocks * p.strip_rows * p.strip_columns;
+      const int64_t pixels =
+          p.keep ? p.blocks * p.rows * p.columns : p.strip_blocks * p.strip_rows * p.strip_columns;
       floats = std::max(floats, p.levels * p.tap_block * width + pixels * kLanes * width);
     }
   }
@@ -245,7 +245,6 @@ KernelResult bind_weight(const Context& context, const Binding& binding) {
   p.dy_channel = gradient.channel;
   p.dy_row = gradient.row;
   p.x_block = from.block;
-  p.x_row = from.row;
 
   const int64_t groups = fc ? 1 : attrs.integer("groups");
   const int64_t filters = dw.shape[0] / groups, channels = fc ? x.shape[1] : dw.shape[1];
@@ -305,7 +304,8 @@ KernelResult bind_weight(const Context& context, const Binding& binding) {
     if (k_lo >= k_hi) continue;
     WeightGroup group{};
     group.filters = k_hi - k_lo;
-    group.x = from.data + (g * channels * (fc ? 0 : 1) + first_channel - x.box.lo(1)) * from.channel;
+    group.x =
+        from.data + (g * channels * (fc ? 0 : 1) + first_channel - x.box.lo(1)) * from.channel;
     group.dy = gradient.data + (k_lo - dy.box.lo(1)) * gradient.channel;
     group.dw = static_cast<float*>(dw.data) + (k_lo - dw.stored.lo(0)) * p.dw_filter;
     for (int i = 1; i < dw.box.rank(); ++i) {

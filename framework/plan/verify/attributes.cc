@@ -1,7 +1,6 @@
 // Which attributes each operation has, of what kind and in what range.
 #include <fmt/format.h>
 
-#include <cmath>
 #include <limits>
 #include <span>
 #include <string>

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>

@@ -2,7 +2,6 @@
 // guard, which must stop all devices at the same place, before any of them is changed.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "data/source.h"
 #include "tools/convnet/arguments.h"
 #include "tools/convnet/command.h"
 
@@ -36,13 +37,17 @@ convnet check model.yaml --json)";
     Diagnostics diagnostics;
     std::optional<Plan> plan;
     if (std::unique_ptr<BoundModel> model = model_.load(diagnostics)) {
+      check_data(*model, diagnostics);
       CompileOptions options;
       options.devices = *devices;
       plan = compile_model(*model, options, diagnostics);
       if (plan.has_value()) {
+        // The same warnings again are of no use; mistakes that only a test meets are.
+        Diagnostics of_test;
         options.phase = Plan::Phase::kTest;
-        if (!compile_model(*model, options, diagnostics)) plan.reset();
+        if (!compile_model(*model, options, of_test)) diagnostics = of_test;
       }
+      if (diagnostics.has_errors()) plan.reset();
     }
     if (json_) {
       print_json(output, diagnostics, plan);

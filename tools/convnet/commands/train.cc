@@ -91,8 +91,10 @@ convnet train --resume runs/try --devices cpu:4)";
     std::optional<Plan> plan = compile_model(*origin->model, options, diagnostics);
     std::optional<Plan> test_plan;
     if (plan.has_value() && origin->model->model->data().has_test()) {
+      Diagnostics of_test;  // repeats the warnings
       options.phase = Plan::Phase::kTest;
-      test_plan = compile_model(*origin->model, options, diagnostics);
+      test_plan = compile_model(*origin->model, options, of_test);
+      if (!test_plan.has_value()) diagnostics = of_test;
     }
     if (diagnostics.has_errors()) return output.fail(diagnostics);
     output.warn(diagnostics);

@@ -132,8 +132,7 @@ CONVNET_INLINE Words philox(IVec low, IVec high, uint32_t key0, uint32_t key1) {
 
 CONVNET_INLINE Vec dropped(const DropoutProblem& p, IVec word, Vec x) {
   // 24 bits are non-negative numbers, so the signed comparison is right.
-  const Mask keep =
-      shift_right_zero<8>(word) > iset1(static_cast<int32_t>(p.threshold) - 1);
+  const Mask keep = shift_right_zero<8>(word) > iset1(static_cast<int32_t>(p.threshold) - 1);
   return select(keep, x / set1(p.kept), zero());
 }
 
@@ -143,14 +142,12 @@ void dropout(const DropoutProblem& p, const uint32_t key[2], int64_t block, int6
   const int64_t example = p.channels * p.rows * p.columns;
   uint64_t first[kVec];  // index of each lane's element (c, 0, 0)
   for (int64_t i = 0; i < kVec; ++i)
-    first[i] =
-        static_cast<uint64_t>((p.first[0] + block * kVec + i) * example +
-                              (p.first[1] + channel) * p.rows * p.columns);
+    first[i] = static_cast<uint64_t>((p.first[0] + block * kVec + i) * example +
+                                     (p.first[1] + channel) * p.rows * p.columns);
   const bool shared = example % 4 == 0;
   for (int64_t h = 0; h < p.y.rows; ++h)
     for (int64_t w = 0; w < p.y.columns;) {
-      const uint64_t pixel =
-          static_cast<uint64_t>((p.first[2] + h) * p.columns + p.first[3] + w);
+      const uint64_t pixel = static_cast<uint64_t>((p.first[2] + h) * p.columns + p.first[3] + w);
       alignas(64) int32_t low[kVec], high[kVec], word[kVec];
       for (int i = 0; i < kVec; ++i) {
         const uint64_t index = first[i] + pixel;
@@ -163,8 +160,7 @@ void dropout(const DropoutProblem& p, const uint32_t key[2], int64_t block, int6
         // All lanes are at the same word of their blocks; go on to the blocks' last word.
         for (int i = word[0]; i < 4 && w < p.y.columns; ++i, ++w) {
           const int64_t at = w * kVec;
-          store(y + h * p.y.row + at,
-                dropped(p, words.word[i], load(x + h * p.x.row + at)));
+          store(y + h * p.y.row + at, dropped(p, words.word[i], load(x + h * p.x.row + at)));
         }
         continue;
       }

@@ -116,10 +116,14 @@ void mac_tile(const Tile& tile, const float* w, int64_t y_offset, const float* i
 
 #if defined(__AVX512F__)
 constexpr TileFunction kTiles[kMaxOutputs][kMaxPixels] = {
-    {mac_tile<1, 1>, mac_tile<1, 2>, mac_tile<1, 3>, mac_tile<1, 4>, mac_tile<1, 5>, mac_tile<1, 6>},
-    {mac_tile<2, 1>, mac_tile<2, 2>, mac_tile<2, 3>, mac_tile<2, 4>, mac_tile<2, 5>, mac_tile<2, 6>},
-    {mac_tile<3, 1>, mac_tile<3, 2>, mac_tile<3, 3>, mac_tile<3, 4>, mac_tile<3, 5>, mac_tile<3, 6>},
-    {mac_tile<4, 1>, mac_tile<4, 2>, mac_tile<4, 3>, mac_tile<4, 4>, mac_tile<4, 5>, mac_tile<4, 6>},
+    {mac_tile<1, 1>, mac_tile<1, 2>, mac_tile<1, 3>, mac_tile<1, 4>, mac_tile<1, 5>,
+     mac_tile<1, 6>},
+    {mac_tile<2, 1>, mac_tile<2, 2>, mac_tile<2, 3>, mac_tile<2, 4>, mac_tile<2, 5>,
+     mac_tile<2, 6>},
+    {mac_tile<3, 1>, mac_tile<3, 2>, mac_tile<3, 3>, mac_tile<3, 4>, mac_tile<3, 5>,
+     mac_tile<3, 6>},
+    {mac_tile<4, 1>, mac_tile<4, 2>, mac_tile<4, 3>, mac_tile<4, 4>, mac_tile<4, 5>,
+     mac_tile<4, 6>},
     {mac_tile<5, 1>, mac_tile<5, 2>, mac_tile<5, 3>, mac_tile<5, 4>},
     {mac_tile<6, 1>, mac_tile<6, 2>, mac_tile<6, 3>, mac_tile<6, 4>},
     {mac_tile<7, 1>, mac_tile<7, 2>, mac_tile<7, 3>},
@@ -127,7 +131,8 @@ constexpr TileFunction kTiles[kMaxOutputs][kMaxPixels] = {
 };
 #else
 constexpr TileFunction kTiles[kMaxOutputs][kMaxPixels] = {
-    {mac_tile<1, 1>, mac_tile<1, 2>, mac_tile<1, 3>, mac_tile<1, 4>, mac_tile<1, 5>, mac_tile<1, 6>},
+    {mac_tile<1, 1>, mac_tile<1, 2>, mac_tile<1, 3>, mac_tile<1, 4>, mac_tile<1, 5>,
+     mac_tile<1, 6>},
     {mac_tile<2, 1>, mac_tile<2, 2>},
     {mac_tile<3, 1>},
     {mac_tile<4, 1>},
@@ -191,8 +196,7 @@ void pack(const MacProblem& p, const float* w, int64_t outputs, int64_t inputs, 
     for (int64_t i = 0; i < inputs; ++i) {
       const float* from = w + i * p.w_in;
       for (int64_t o = 0; o < outputs - rest; o += tile)
-        _mm256_maskstore_ps(to + o * inputs + i * tile, whole,
-                            _mm256_maskload_ps(from + o, whole));
+        _mm256_maskstore_ps(to + o * inputs + i * tile, whole, _mm256_maskload_ps(from + o, whole));
       const int64_t o = outputs - rest;
       if (rest > 0)
         _mm256_maskstore_ps(to + o * inputs + i * rest, part, _mm256_maskload_ps(from + o, part));
@@ -259,8 +263,8 @@ void run_tile(const Strip& s, Tile& tile, int64_t pixels, const AxisClass& rows,
     const float* init = nullptr;
     if (first) init = s.group->bias != nullptr ? s.group->bias + s.output + o : kZeros;
     kTiles[width - 1][pixels - 1](tile, s.panel + o * s.inputs * p.taps + first_tap * width,
-                                  (s.output + o) * p.y_channel, init,
-                                  last && p.act == kActRelu, p.stream);
+                                  (s.output + o) * p.y_channel, init, last && p.act == kActRelu,
+                                  p.stream);
     if (last && p.act > kActRelu)
       for (int64_t f = 0; f < width; ++f)
         for (int64_t i = 0; i < pixels; ++i) {

@@ -4,8 +4,8 @@
 // anew for each channel, in ascending order, since a sliding sum would depend on where it began.
 // The window's inputs are in L1 from the channels before. Backward first writes dy * y / scale of a
 // few pixels and all channels to scratch memory, so that each quotient is taken once, not `size`
-// times. scale^-beta is 1 / (sqrt(s) sqrt(sqrt(s))) for the usual beta = 3/4 (correctly rounded
-// operations, relative error at most 2.5 * 2^-24), else exp(-beta log s).
+// times. scale^-beta is sqrt(sqrt(s)) / s for the usual beta = 3/4 (correctly rounded operations,
+// relative error at most 2.5 * 2^-24), else exp(-beta log s).
 //
 // Measured: `convnet_bench --case lrn`, see tools/bench/README.md for the figures.
 #include "framework/backends/cpu/kernels/table.h"
@@ -24,8 +24,7 @@ CONVNET_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 CONVNET_INLINE Vec shrink(const LrnProblem& p, Vec scale) {
   if (!p.sqrt_power) return power(scale, set1(p.beta));
-  const Vec root = sqrt(scale);
-  return set1(1.0f) / (root * sqrt(root));
+  return sqrt(sqrt(scale)) / scale;
 }
 
 CONVNET_INLINE float* row_of(const Tensor4& t, int64_t block, int64_t row) {

@@ -1,6 +1,6 @@
 // Vec: sixteen floats, one per sample of a block. Compiled once per instruction set: one AVX-512
-// register, or a pair of AVX2 registers. Every operation here is one IEEE operation per lane (fma is
-// one), so a kernel written over Vec gives the same bits either way. Everything lives in the
+// register, or a pair of AVX2 registers. Every operation here is one IEEE operation per lane (fma
+// is one), so a kernel written over Vec gives the same bits either way. Everything lives in the
 // namespace of its instruction set, so that no inline copy can be linked into another one's code.
 #pragma once
 
@@ -45,21 +45,11 @@ CONVNET_INLINE Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
 CONVNET_INLINE Vec round(Vec a) {
   return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
-CONVNET_INLINE Mask operator>(Vec a, Vec b) {
-  return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ)};
-}
-CONVNET_INLINE Mask operator>=(Vec a, Vec b) {
-  return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ)};
-}
-CONVNET_INLINE Mask operator==(Vec a, Vec b) {
-  return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ)};
-}
-CONVNET_INLINE Mask operator&(Mask a, Mask b) {
-  return {static_cast<__mmask16>(a.v & b.v)};
-}
-CONVNET_INLINE Mask operator|(Mask a, Mask b) {
-  return {static_cast<__mmask16>(a.v | b.v)};
-}
+CONVNET_INLINE Mask operator>(Vec a, Vec b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ)}; }
+CONVNET_INLINE Mask operator>=(Vec a, Vec b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ)}; }
+CONVNET_INLINE Mask operator==(Vec a, Vec b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ)}; }
+CONVNET_INLINE Mask operator&(Mask a, Mask b) { return {static_cast<__mmask16>(a.v & b.v)}; }
+CONVNET_INLINE Mask operator|(Mask a, Mask b) { return {static_cast<__mmask16>(a.v | b.v)}; }
 // m ? a : b
 CONVNET_INLINE Vec select(Mask m, Vec a, Vec b) { return {_mm512_mask_blend_ps(m.v, b.v, a.v)}; }
 CONVNET_INLINE IVec select(Mask m, IVec a, IVec b) {
@@ -103,10 +93,8 @@ CONVNET_INLINE void multiply_wide(IVec a, uint32_t m, IVec* high, IVec* low) {
 }
 
 CONVNET_INLINE float sum_lanes(Vec a) {
-  const __m256 half =
-      _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
-  const __m128 quarter =
-      _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+  const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
   const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
   return _mm_cvtss_f32(_mm_add_ss(pair, _mm_shuffle_ps(pair, pair, 1)));
 }
@@ -241,16 +229,12 @@ template <int N>
 CONVNET_INLINE IVec shift_right_zero(IVec a) {
   return {_mm256_srli_epi32(a.lo, N), _mm256_srli_epi32(a.hi, N)};
 }
-CONVNET_INLINE IVec as_int(Vec a) {
-  return {_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)};
-}
+CONVNET_INLINE IVec as_int(Vec a) { return {_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)}; }
 CONVNET_INLINE Vec as_float(IVec a) {
   return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)};
 }
 CONVNET_INLINE IVec to_int(Vec a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
-CONVNET_INLINE Vec to_float(IVec a) {
-  return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)};
-}
+CONVNET_INLINE Vec to_float(IVec a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
 CONVNET_INLINE void multiply_wide_half(__m256i a, __m256i f, __m256i* high, __m256i* low) {
   const __m256i even = _mm256_mul_epu32(a, f);
   const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), f);
@@ -266,8 +250,7 @@ CONVNET_INLINE void multiply_wide(IVec a, uint32_t m, IVec* high, IVec* low) {
 
 CONVNET_INLINE float sum_lanes(Vec a) {
   const __m256 half = _mm256_add_ps(a.lo, a.hi);
-  const __m128 quarter =
-      _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
   const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
   return _mm_cvtss_f32(_mm_add_ss(pair, _mm_shuffle_ps(pair, pair, 1)));
 }

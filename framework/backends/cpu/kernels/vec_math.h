@@ -1,6 +1,8 @@
 // exp, log, tanh, sigmoid and power over Vec: polynomials with explicit fma, the same bits on every
-// instruction set. Errors are the largest found over all floats of the domain against double
-// (tests/kernels, cpu_math_test): exp 1.0, log 1.0, tanh 1.8, sigmoid 2.0 units in the last place.
+// instruction set. Largest errors found on every 37th float, against double, in units in the last
+// place: exp 1.0, log 0.8, tanh 1.3, sigmoid 1.5 (of negative numbers 2.3); power(s, 0.7) for s
+// from 1 to 16: 2.7. exp gives 0 and infinity where the result is beyond float's range, and NaN of
+// NaN.
 #pragma once
 
 #include "framework/backends/cpu/kernels.h"

@@ -40,8 +40,8 @@ struct Tile {
   int64_t blocks;      // of the strip, if it is part of a shard
   int64_t rows, columns;
   int64_t x_block, x_row, x_column, panel_block, panel_row;
-  int64_t run;  // rounds on consecutive floats of x for each column
-  float* sums;  // [tap][vectors * 16], of the first shard
+  int64_t run;    // rounds on consecutive floats of x for each column
+  float* sums;    // [tap][vectors * 16], of the first shard
   int64_t level;  // distance of the sums that wait
   const ShardLeaf* leaves;
   int64_t leaf_count;
@@ -100,8 +100,7 @@ void weight_tile(const Tile& tile) {
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t)
 #pragma GCC unroll 8
-          for (int v = 0; v < V; ++v)
-            sum[t][v] = load(to + (t * V + v) * kVec) + sum[t][v];
+          for (int v = 0; v < V; ++v) sum[t][v] = load(to + (t * V + v) * kVec) + sum[t][v];
       }
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t)
@@ -110,7 +109,7 @@ void weight_tile(const Tile& tile) {
   }
 }
 
-#define CONVNET_TILES(V)                                                                      \
+#define CONVNET_TILES(V)                                                                         \
   weight_tile<V, 1>, weight_tile<V, 2>, weight_tile<V, 3>, weight_tile<V, 4>, weight_tile<V, 5>, \
       weight_tile<V, 6>
 #if defined(__AVX512F__)
@@ -257,8 +256,8 @@ void bias_gradient(const WeightProblem& p, const WeightPart& part) {
         const Mask there = first_lanes(b == p.blocks - 1 ? p.last_lanes : kVec);
         for (int64_t r = 0; r < p.rows; ++r)
           for (int64_t c = 0; c < p.columns; ++c)
-            lanes = lanes + select(there, load(dy + b * p.dy_block + r * p.dy_row + c * kVec),
-                                   zero());
+            lanes =
+                lanes + select(there, load(dy + b * p.dy_block + r * p.dy_row + c * kVec), zero());
       }
       float sum = sum_lanes(lanes);
       for (int64_t m = 0; m < p.leaves[l].merges; ++m) sum = waiting[--depth] + sum;
@@ -358,9 +357,11 @@ void dot_tile(const DotTile& tile) {
 }
 
 using DotFunction = void (*)(const DotTile& tile);
-constexpr DotFunction kDotTiles[kMaxTaps] = {dot_tile<1>, dot_tile<2>, dot_tile<3>, dot_tile<4>,
+constexpr DotFunction kDotTiles[kMaxTaps] = {dot_tile<1>, dot_tile<2>, dot_tile<3>,
+                                             dot_tile<4>,
 #if defined(__AVX512F__)
-                                             dot_tile<5>, dot_tile<6>, dot_tile<7>, dot_tile<8>
+                                             dot_tile<5>, dot_tile<6>, dot_tile<7>,
+                                             dot_tile<8>
 #endif
 };
 
@@ -391,10 +392,10 @@ void weight_dot(const WeightProblem& p, const WeightPart& part, float*) {
         tile.x_step[0] = p.x_block;
         tile.x_step[1] = p.x_step_row;
         tile.x_step[2] = p.x_step_column;
-        tile.dy = group.dy + f * p.dy_channel + leaf.block_lo * p.dy_block +
-                  tap.row_lo * p.dy_row + tap.col_lo * kVec;
-        const int64_t at = leaf.block_lo * p.x_block + tap.row_lo * p.x_step_row +
-                           tap.col_lo * p.x_step_column;
+        tile.dy = group.dy + f * p.dy_channel + leaf.block_lo * p.dy_block + tap.row_lo * p.dy_row +
+                  tap.col_lo * kVec;
+        const int64_t at =
+            leaf.block_lo * p.x_block + tap.row_lo * p.x_step_row + tap.col_lo * p.x_step_column;
         for (int64_t i = 0; i < count; ++i) tile.x[i] = group.x + (p.taps[t + i].x + at);
         kDotTiles[count - 1](tile);
         for (int64_t m = 0; m < leaf.merges; ++m) {
