@@ -13,9 +13,8 @@ void build(LayerBuilder& b) {
     b.pass_through();
     return;
   }
-  b.emit(
-      Op::kDropoutFwd, {b.x(0)}, {b.output(b.x_shape(0))},
-      Attrs().set("rate", a.rate()).set("key", static_cast<int64_t>(name_key(b.name()))));
+  b.emit(Op::kDropoutFwd, {b.x(0)}, {b.output(b.x_shape(0))},
+         Attrs().set("rate", a.rate()).set("key", static_cast<int64_t>(name_key(b.name()))));
 }
 
 void grad(GradBuilder& g) {

@@ -42,8 +42,8 @@ void build(LayerBuilder& b) {
   }
   if (a.report().empty()) top.push_back(1);
   const auto count = static_cast<int64_t>(top.size()) + 2;
-  const Use metrics = b.metrics(
-      Attrs().set("metric", "loss").set("weight", a.weight()).set("top", top), count);
+  const Use metrics =
+      b.metrics(Attrs().set("metric", "loss").set("weight", a.weight()).set("top", top), count);
   b.emit(Op::kSoftmaxLossFwd, {b.x(0), b.x(1)}, {b.saved("prob", x), metrics},
          Attrs().set("top", top).set("cuts", std::vector<int64_t>{}));
 }

@@ -1,8 +1,8 @@
 // If this fails, what a user sees for a mistake in a model file has changed.
 //
 // Each NAME.yaml or NAME.prototxt of this folder is loaded and compiled; NAME.EXTENSION.err holds
-// exactly what is printed, nothing for a good file. A line `# set: PATH=VALUE` at the top is a --set option.
-// Adding a case is adding a file; UPDATE_GOLDEN=1 writes the .err files anew.
+// exactly what is printed, nothing for a good file. A line `# set: PATH=VALUE` at the top is a
+// --set option. Adding a case is adding a file; UPDATE_GOLDEN=1 writes the .err files anew.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -23,8 +23,8 @@ Plan compile_model(const BoundModel& model, const CompileOptions& options);
 // A session with freshly initialised parameters, all devices on the reference backend.
 std::unique_ptr<Session> reference_session(const Plan& plan);
 
-// A batch of `count` examples for a plan: values are odd multiples of 1/16 in (-1, 1), so never at the
-// kink of a relu; labels uniform over the classes; examples past `count` are padding.
+// A batch of `count` examples for a plan: values are odd multiples of 1/16 in (-1, 1), so never at
+// the kink of a relu; labels uniform over the classes; examples past `count` are padding.
 Batch random_batch(const Plan& plan, uint64_t seed, int64_t count);
 
 // All parameters and states of a session by name.

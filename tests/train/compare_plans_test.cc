@@ -1,5 +1,5 @@
-// If this fails, `convnet verify` would call a wrong plan right, or a right one wrong, or blame the wrong
-// layer. Faults are planted in a pass or in the finished plan.
+// If this fails, `convnet verify` would call a wrong plan right, or a right one wrong, or blame the
+// wrong layer. Faults are planted in a pass or in the finished plan.
 #include "tools/convnet/compare_plans.h"
 
 #include <gmock/gmock.h>
@@ -72,9 +72,8 @@ class ComparePlans : public testing::Test {
     Batches batches(serial);
     ComparisonOptions options;
     options.steps = 3;
-    options.serial.backend = options.parallel.backend = [](int) -> Result<std::unique_ptr<Backend>> {
-      return make_reference_backend();
-    };
+    options.serial.backend = options.parallel.backend =
+        [](int) -> Result<std::unique_ptr<Backend>> { return make_reference_backend(); };
     options.rate = [](int64_t step) { return 0.05 / static_cast<double>(step + 1); };
     Result<Comparison> result = cli::compare_plans(serial, parallel, batches, options);
     EXPECT_TRUE(result.ok()) << result.status().message();
@@ -172,9 +171,10 @@ TEST_F(ComparePlans, NamesTheLayerOfAForgottenGather) {
   const Plan parallel = damaged(
       [](const std::string& pass, Graph& graph) {
         if (pass != "sync") return;
-        const auto gather = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& n) {
-          return n.op == Op::kExchange && graph.value(n.in[0].value).name == "conv2.w.new";
-        });
+        const auto gather =
+            std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& n) {
+              return n.op == Op::kExchange && graph.value(n.in[0].value).name == "conv2.w.new";
+            });
         ASSERT_NE(gather, graph.nodes.end());
         graph.nodes.erase(gather);
         graph.renumber();

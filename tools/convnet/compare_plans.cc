@@ -106,6 +106,163 @@ Result<std::optional<Mismatch>> compare_kept(const Plan& plan, const Session& se
   return std::optional<Mismatch>();
 }
 
+// Losses and accuracies. Losses are positive, so the terms' magnitudes sum to the loss.
+std::optional<Mismatch> compare_metrics(const Plan& plan, const StepResult& serial,
+                                        const StepResult& parallel, bool bounded) {
+  const double terms = static_cast<double>(plan.shards.size() + plan.devices.size());
+  for (size_t m = 0; m < serial.metrics.size(); ++m) {
+    const MetricValues& one = serial.metrics[m];
+    const MetricValues& many = parallel.metrics[m];
+    const double bound =
+        bounded ? 2 * terms * unit_roundoff(DType::kF64) * std::abs(one.loss_sum) : 0;
+    if (parallel.finite && one.examples == many.examples && one.correct == many.correct &&
+        std::abs(one.loss_sum - many.loss_sum) <= bound) {
+      continue;
+    }
+    Mismatch mismatch;
+    mismatch.layer = one.layer;
+    mismatch.where = "loss and accuracy";
+    mismatch.tensor = "loss sum";
+    mismatch.serial = one.loss_sum;
+    mismatch.parallel = many.loss_sum;
+    mismatch.bound = bound;
+    mismatch.different = mismatch.of = 1;
+    return mismatch;
+  }
+  return std::nullopt;
+}
+
+// The two runs, side by side.
+class SideBySide {
+ public:
+  SideBySide(const Plan& serial_plan, const Plan& parallel_plan, Session& serial, Session& parallel)
+      : serial_plan_(serial_plan),
+        parallel_plan_(parallel_plan),
+        serial_(serial),
+        parallel_(parallel),
+        bounded_(adds_in_rank_order(parallel_plan)) {}
+
+  // Runs a step on both; a mismatch, if any, is in `comparison`.
+  Status step(const Batch& batch, int64_t number, double rate, Comparison& comparison) {
+    Records records;
+    CONVNET_ASSIGN_OR_RETURN(const StepResult one, record_serial(batch, number, rate, records));
+    std::unique_ptr<RoundingBounds> bounds;
+    if (bounded_) bounds = std::make_unique<RoundingBounds>(parallel_plan_, records, rate);
+
+    std::vector<Findings> findings(parallel_plan_.devices.size());
+    observe_parallel(records, bounds.get(), findings);
+    CONVNET_ASSIGN_OR_RETURN(const StepResult many, parallel_.run(batch, number, rate));
+    parallel_.observe(nullptr);
+
+    ++comparison.steps;
+    comparison.mismatch = collect(findings, comparison);
+    if (!comparison.mismatch.has_value() && many.finite) {
+      CONVNET_ASSIGN_OR_RETURN(comparison.mismatch, compare_kept(parallel_plan_, serial_, parallel_,
+                                                                 bounds.get(), comparison));
+    }
+    if (!comparison.mismatch.has_value()) {
+      comparison.mismatch = compare_metrics(parallel_plan_, one, many, bounded_);
+    }
+    if (comparison.mismatch.has_value()) {
+      comparison.mismatch->step = number;
+      return Status();
+    }
+    return bounded_ ? share_parameters() : Status();
+  }
+
+ private:
+  Result<StepResult> record_serial(const Batch& batch, int64_t number, double rate,
+                                   Records& records) {
+    serial_.observe([&](int device, int instr, const std::vector<View>& out) {
+      const Instr& i = serial_plan_.devices[0].instrs[static_cast<size_t>(instr)];
+      for (size_t r = 0; r < out.size(); ++r) {
+        record(out[r], records[tensor_of(serial_plan_, device, i.out[r]).name]);
+      }
+    });
+    CONVNET_ASSIGN_OR_RETURN(StepResult result, serial_.run(batch, number, rate));
+    serial_.observe(nullptr);
+    if (!result.finite) {
+      return Status(Code::kNotFinite,
+                    fmt::format("the loss of the serial run is not finite in step {}", number + 1));
+    }
+    // Bounds of sums need the inputs that were multiplied.
+    for (const Tensor& tensor : serial_plan_.tensors) {
+      if (!bounded_ || tensor.kind != TensorKind::kInput || tensor.attrs.word("input") != "data") {
+        continue;
+      }
+      View view;
+      view.data = const_cast<float*>(batch.data.data());
+      view.format = Format::kBlocked;
+      view.shape = tensor.shape;
+      view.stored = view.box = Box(tensor.shape);
+      record(view, records[tensor.name]);
+    }
+    return result;
+  }
+
+  void observe_parallel(const Records& records, const RoundingBounds* bounds,
+                        std::vector<Findings>& findings) {
+    parallel_.observe(
+        [this, &records, bounds, &findings](int device, int instr, const std::vector<View>& out) {
+          const DevicePlan& program = parallel_plan_.devices[static_cast<size_t>(device)];
+          const Instr& i = program.instrs[static_cast<size_t>(instr)];
+          Findings& mine = findings[static_cast<size_t>(device)];
+          for (size_t r = 0; r < out.size(); ++r) {
+            const Tensor& tensor = tensor_of(parallel_plan_, device, i.out[r]);
+            // Partial sums have no counterpart; the sum that an exchange makes of them has.
+            if (part_of(parallel_plan_, device, i.out[r]).of != 1) continue;
+            const auto found = records.find(tensor.name);
+            const auto index = static_cast<int>(&tensor - parallel_plan_.tensors.data());
+            const double bound = bounds == nullptr ? 0 : bounds->of(index);
+            if (found == records.end() || std::isinf(bound)) {
+              mine.skipped += out[r].box.count();
+              continue;
+            }
+            Mismatch mismatch;
+            compare(out[r], found->second, bound, mine, mismatch);
+            if (mismatch.different == 0 || mine.mismatch.has_value()) continue;
+            mismatch.tensor = tensor.name;
+            mismatch.where = fmt::format("{} on device {}", op_info(i.op).text, device);
+            name_layer(parallel_plan_, i.layer, mismatch);
+            mine.instr = instr;
+            mine.mismatch = std::move(mismatch);
+          }
+        });
+  }
+
+  // Adds up what the devices found; the mismatch that comes first in the plan.
+  static std::optional<Mismatch> collect(const std::vector<Findings>& findings,
+                                         Comparison& comparison) {
+    const Findings* first = nullptr;
+    for (const Findings& device : findings) {
+      comparison.exact += device.exact;
+      comparison.bounded += device.bounded;
+      comparison.skipped += device.skipped;
+      comparison.closest = std::max(comparison.closest, device.closest);
+      if (device.mismatch.has_value() && (first == nullptr || device.instr < first->instr)) {
+        first = &device;
+      }
+    }
+    return first == nullptr ? std::nullopt : first->mismatch;
+  }
+
+  // Gives the parallel run the serial one's parameters and state.
+  Status share_parameters() {
+    for (const Tensor& tensor : parallel_plan_.tensors) {
+      if (tensor.kind != TensorKind::kParameter && tensor.kind != TensorKind::kState) continue;
+      CONVNET_ASSIGN_OR_RETURN(const HostTensor value, serial_.read(tensor.name));
+      CONVNET_RETURN_IF_ERROR(parallel_.write(tensor.name, value));
+    }
+    return Status();
+  }
+
+  const Plan& serial_plan_;
+  const Plan& parallel_plan_;
+  Session& serial_;
+  Session& parallel_;
+  const bool bounded_;
+};
+
 }  // namespace
 
 Result<Comparison> compare_plans(const Plan& serial_plan, const Plan& parallel_plan,
@@ -117,119 +274,12 @@ Result<Comparison> compare_plans(const Plan& serial_plan, const Plan& parallel_p
                            Session::create(parallel_plan, options.parallel));
   serial->initialise();
   parallel->initialise();
-  const bool bounded = adds_in_rank_order(parallel_plan);
 
+  SideBySide runs(serial_plan, parallel_plan, *serial, *parallel);
   Comparison comparison;
-  for (int64_t step = 0; step < options.steps; ++step) {
+  for (int64_t step = 0; step < options.steps && !comparison.mismatch.has_value(); ++step) {
     CONVNET_ASSIGN_OR_RETURN(const Batch* batch, source.get(step));
-    const double rate = options.rate(step);
-
-    Records records;
-    serial->observe([&](int device, int instr, const std::vector<View>& out) {
-      const Instr& i = serial_plan.devices[0].instrs[static_cast<size_t>(instr)];
-      for (size_t r = 0; r < out.size(); ++r) {
-        record(out[r], records[tensor_of(serial_plan, device, i.out[r]).name]);
-      }
-    });
-    CONVNET_ASSIGN_OR_RETURN(StepResult one, serial->run(*batch, step, rate));
-    serial->observe(nullptr);
-    if (!one.finite) {
-      return Status(Code::kNotFinite,
-                    fmt::format("the loss of the serial run is not finite in step {}", step + 1));
-    }
-    // Inputs, for the bounds of sums that read them.
-    if (bounded) {
-      for (const Tensor& tensor : serial_plan.tensors) {
-        if (tensor.kind != TensorKind::kInput || tensor.attrs.word("input") != "data") continue;
-        View view;
-        view.data = const_cast<float*>(batch->data.data());
-        view.format = Format::kBlocked;
-        view.shape = tensor.shape;
-        view.stored = view.box = Box(tensor.shape);
-        record(view, records[tensor.name]);
-      }
-    }
-
-    std::unique_ptr<RoundingBounds> bounds;
-    if (bounded) bounds = std::make_unique<RoundingBounds>(parallel_plan, records, rate);
-    std::vector<Findings> findings(parallel_plan.devices.size());
-    parallel->observe([&](int device, int instr, const std::vector<View>& out) {
-      const Instr& i =
-          parallel_plan.devices[static_cast<size_t>(device)].instrs[static_cast<size_t>(instr)];
-      Findings& mine = findings[static_cast<size_t>(device)];
-      for (size_t r = 0; r < out.size(); ++r) {
-        const Tensor& tensor = tensor_of(parallel_plan, device, i.out[r]);
-        // Partial sums have no counterpart; the sum that an exchange makes of them has.
-        if (part_of(parallel_plan, device, i.out[r]).of != 1) continue;
-        auto found = records.find(tensor.name);
-        const auto t = static_cast<int>(&tensor - parallel_plan.tensors.data());
-        const double bound = bounds == nullptr ? 0 : bounds->of(t);
-        if (found == records.end() || std::isinf(bound)) {
-          mine.skipped += out[r].box.count();
-          continue;
-        }
-        Mismatch mismatch;
-        compare(out[r], found->second, bound, mine, mismatch);
-        if (mismatch.different == 0 || mine.mismatch.has_value()) continue;
-        mismatch.tensor = tensor.name;
-        mismatch.where = fmt::format("{} on device {}", op_info(i.op).text, device);
-        name_layer(parallel_plan, i.layer, mismatch);
-        mine.instr = instr;
-        mine.mismatch = std::move(mismatch);
-      }
-    });
-    CONVNET_ASSIGN_OR_RETURN(StepResult many, parallel->run(*batch, step, rate));
-    parallel->observe(nullptr);
-
-    const Findings* first = nullptr;
-    for (const Findings& device : findings) {
-      comparison.exact += device.exact;
-      comparison.bounded += device.bounded;
-      comparison.skipped += device.skipped;
-      comparison.closest = std::max(comparison.closest, device.closest);
-      if (device.mismatch.has_value() && (first == nullptr || device.instr < first->instr)) {
-        first = &device;
-      }
-    }
-    ++comparison.steps;
-    if (first != nullptr) {
-      comparison.mismatch = first->mismatch;
-    } else if (one.finite == many.finite) {
-      CONVNET_ASSIGN_OR_RETURN(comparison.mismatch, compare_kept(parallel_plan, *serial, *parallel,
-                                                                 bounds.get(), comparison));
-    }
-    for (size_t m = 0; m < one.metrics.size() && !comparison.mismatch.has_value(); ++m) {
-      const MetricValues& mine = many.metrics[m];
-      const MetricValues& other = one.metrics[m];
-      // Losses are positive, so the terms' magnitudes sum to the loss.
-      const double terms =
-          static_cast<double>(parallel_plan.shards.size() + parallel_plan.devices.size());
-      const double bound = bounded ? 2 * terms * 0x1p-53 * std::abs(other.loss_sum) : 0;
-      if (many.finite && mine.examples == other.examples && mine.correct == other.correct &&
-          std::abs(mine.loss_sum - other.loss_sum) <= bound) {
-        continue;
-      }
-      Mismatch mismatch;
-      mismatch.layer = other.layer;
-      mismatch.where = "loss and accuracy";
-      mismatch.tensor = "loss sum";
-      mismatch.serial = other.loss_sum;
-      mismatch.parallel = mine.loss_sum;
-      mismatch.bound = bound;
-      mismatch.different = mismatch.of = 1;
-      comparison.mismatch = mismatch;
-    }
-    if (comparison.mismatch.has_value()) {
-      comparison.mismatch->step = step;
-      return comparison;
-    }
-    if (bounded) {
-      for (const Tensor& tensor : parallel_plan.tensors) {
-        if (tensor.kind != TensorKind::kParameter && tensor.kind != TensorKind::kState) continue;
-        CONVNET_ASSIGN_OR_RETURN(HostTensor value, serial->read(tensor.name));
-        CONVNET_RETURN_IF_ERROR(parallel->write(tensor.name, value));
-      }
-    }
+    CONVNET_RETURN_IF_ERROR(runs.step(*batch, step, options.rate(step), comparison));
   }
   return comparison;
 }
