@@ -172,7 +172,7 @@ Array read_result(const Slot& slot, const Memory& memory, const std::string& wha
     const double value = load(memory.data(), memory.dtype(), element);
     if (in_box) {
       result.values[at] = value;
-      missing += std::isnan(value);
+      missing += std::isnan(value) && !slot.may_be_nan;
     } else if (!spare_lane(slot, at)) {
       strays += !memory.element_unchanged(element);
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "framework/base/random.h"
 #include "tests/kernels/specs.h"
@@ -246,6 +247,25 @@ TEST(Oracle, Activations) {
     }
     expect_near(run(c, reference(DType::kF64))[0], want, bound, c.str());
   }
+}
+
+// Were it 0, a diverged network could have a finite loss.
+TEST(Oracle, ReluOfNaNIsNaN) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  Case act;
+  act.op = Op::kActFwd;
+  act.attrs.set("act", "relu");
+  act.activation("x", Array(Shape{1, 1, 1, 1}, nan));
+  act.result("y", Shape{1, 1, 1, 1}).may_be_nan = true;
+  Case fc;
+  fc.op = Op::kFcFwd;
+  fc.attrs.set("act", "relu");
+  fc.activation("x", Array(Shape{1, 1, 1, 1}, nan));
+  fc.parameter("w", Array(Shape{1, 1}, 1));
+  fc.result("y", Shape{1, 1, 1, 1}).may_be_nan = true;
+  for (const Engine& engine : engines())
+    for (const Case& c : {act, fc})
+      EXPECT_TRUE(std::isnan(run(c, engine)[0].at(0))) << engine.name << " " << c.str();
 }
 
 TEST(Oracle, DropoutDrawsTheDefinedMask) {

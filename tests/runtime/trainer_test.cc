@@ -240,17 +240,21 @@ TEST(Signals, TheSecondOneEndsTheProcessAtOnce) {
 }
 
 TEST(Trainer, LossThatIsNotFiniteStopsTheRunAndKeepsTheCheckpoint) {
-  TemporaryFolder folder;
-  RunFixture run(2);
-  run.data.spoiled = 12;
-  run.data.spoil = std::numeric_limits<float>::infinity();
-  ASSERT_TRUE(run.open_directory(folder.path()).ok());
-  const auto outcome = run.go();
-  EXPECT_EQ(outcome.status().code(), Code::kNotFinite);
-  EXPECT_EQ(outcome.status().message(),
-            "loss is not finite at step 13: first in 'data'; the last checkpoint is of step 10");
-  EXPECT_EQ(folder.names("checkpoints"), std::vector<std::string>{"step-00000010.safetensors"});
-  EXPECT_EQ(log_lines(folder).back()["reason"], "not finite");
+  // A NaN must pass through relu, or a diverged network would train on.
+  for (float spoil :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    TemporaryFolder folder;
+    RunFixture run(2);
+    run.data.spoiled = 12;
+    run.data.spoil = spoil;
+    ASSERT_TRUE(run.open_directory(folder.path()).ok());
+    const auto outcome = run.go();
+    EXPECT_EQ(outcome.status().code(), Code::kNotFinite);
+    EXPECT_EQ(outcome.status().message(),
+              "loss is not finite at step 13: first in 'data'; the last checkpoint is of step 10");
+    EXPECT_EQ(folder.names("checkpoints"), std::vector<std::string>{"step-00000010.safetensors"});
+    EXPECT_EQ(log_lines(folder).back()["reason"], "not finite");
+  }
 }
 
 TEST(Trainer, NamesTheLayerAndLineWhereNumbersOverflow) {

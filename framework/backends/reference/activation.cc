@@ -39,7 +39,7 @@ T activate(Activation act, T x) {
     case Activation::kNone:
       return x;
     case Activation::kRelu:
-      return x > 0 ? x : T(0);
+      return x < 0 ? T(0) : x;
     case Activation::kTanh:
       return static_cast<T>(tanh_of(x));
     case Activation::kSigmoid:

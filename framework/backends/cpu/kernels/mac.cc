@@ -99,7 +99,7 @@ void mac_tile(const Tile& tile, const float* w, int64_t y_offset, const float* i
 #pragma GCC unroll 8
     for (int o = 0; o < O; ++o)
 #pragma GCC unroll 8
-      for (int p = 0; p < P; ++p) sum[o][p] = max(sum[o][p], zero());
+      for (int p = 0; p < P; ++p) sum[o][p] = max(zero(), sum[o][p]);
   }
   if (stream_out) {
 #pragma GCC unroll 8

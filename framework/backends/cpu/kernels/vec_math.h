@@ -99,7 +99,7 @@ CONVNET_INLINE Vec power(Vec s, Vec beta) { return exp(negative(beta) * log(s));
 CONVNET_INLINE Vec activate(int32_t act, Vec x) {
   switch (act) {
     case kActRelu:
-      return max(x, zero());
+      return max(zero(), x);
     case kActTanh:
       return tanh(x);
     case kActSigmoid:
