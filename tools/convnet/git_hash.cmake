@@ -1,5 +1,6 @@
 # Writes OUTPUT with the hash of the commit that SOURCE stands at, or an empty one outside a checkout.
 # Run at each build; the file changes only if the hash does.
+cmake_minimum_required(VERSION 3.25)
 find_package(Git QUIET)
 set(CONVNET_GIT_HASH "")
 if(GIT_FOUND)
