@@ -21,9 +21,10 @@ template <const char* kAct>
 LayerDef definition() {
   return LayerDef{
       .type = kAct,
+      .follows_input = true,
       .build = build<kAct>,
       .grad = grad<kAct>,
-      .rules = example_wise_rules(),
+      .rules = pixel_wise_rules(),
       .samples = {{{Shape{3, 4, 5}}, ""}, {{Shape{9, 1, 1}}, ""}},
       .illegal = {},
   };

@@ -38,9 +38,10 @@ const LayerDef kAddLayer = {
     .type = "add",
     .min_inputs = 2,
     .max_inputs = -1,
+    .follows_input = true,
     .build = build,
     .grad = grad,
-    .rules = example_wise_rules(),
+    .rules = pixel_wise_rules(),
     .samples =
         {
             {{Shape{3, 4, 5}, Shape{3, 4, 5}}, ""},

@@ -39,9 +39,10 @@ const LayerDef kConcatLayer = {
     .type = "concat",
     .min_inputs = 1,
     .max_inputs = -1,
+    .follows_input = true,
     .build = build,
     .grad = grad,
-    .rules = example_wise_rules(),
+    .rules = pixel_wise_rules(),
     .samples =
         {
             {{Shape{3, 4, 5}, Shape{2, 4, 5}}, ""},

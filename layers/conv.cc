@@ -1,5 +1,6 @@
 #include "framework/graph/layer_def.h"
 #include "layers/conv.pb.h"
+#include "layers/product.h"
 #include "layers/window.h"
 
 namespace convnet {
@@ -37,38 +38,44 @@ void build(LayerBuilder& b) {
   if (b.failed()) return;
 
   const int64_t taps = kernel[0] * kernel[1];
-  std::vector<Use> in{b.x(0), b.param("w", Shape{filters, channels / groups, kernel[0], kernel[1]},
-                                      false, channels / groups * taps, filters / groups * taps)};
-  if (a.bias())
-    in.push_back(
-        b.param("b", Shape{filters}, true, channels / groups * taps, filters / groups * taps));
-  b.emit(Op::kConvFwd, in, {b.output(y)},
-         Attrs()
-             .set("stride", list_of(stride))
-             .set("pad", list_of(pad))
-             .set("dilation", list_of(dilation))
-             .set("groups", groups)
-             .set("act", schema::Act_Name(a.act())));
+  if (groups > 1) {
+    const std::string why =
+        "its filters see only their own of " + std::to_string(groups) + " groups; use 'group'";
+    b.refuse(Mode::kModel, why);
+    b.refuse(Mode::kModelIn, why);
+  } else {
+    b.refuse(Mode::kGroup, "it has 1 group");
+  }
+  b.set_units(Mode::kGroup, groups);
+  const int64_t fan_in = channels / groups * taps, fan_out = filters / groups * taps;
+  const Use w =
+      b.param("w", Shape{filters, channels / groups, kernel[0], kernel[1]}, false, fan_in, fan_out);
+  emit_product(b, Op::kConvFwd, w, y, a.bias(), a.act(), fan_in, fan_out,
+               Attrs()
+                   .set("stride", list_of(stride))
+                   .set("pad", list_of(pad))
+                   .set("dilation", list_of(dilation))
+                   .set("groups", groups));
 }
 
 void grad(GradBuilder& g) {
   const A& a = g.attrs<A>();
-  Use dz = g.dy();
-  if (a.act() != schema::none) {
-    dz = g.new_dy("act");
-    g.emit(Op::kActBwd, {g.y(), g.dy()}, {dz}, Attrs().set("act", schema::Act_Name(a.act())));
-  }
   Attrs geometry;
   for (const char* name : {"stride", "pad", "dilation", "groups"})
     geometry.set(name, *g.forward_attrs().find(name));
-  std::vector<Use> gradients{g.new_dparam(0)};
-  if (a.bias()) gradients.push_back(g.new_dparam(1));
-  Attrs sum = geometry;
-  g.emit(Op::kConvBwdWeight, {g.x(0), dz}, gradients, sum.set("cuts", std::vector<int64_t>{}));
-  if (!g.wants(0)) return;
-  const Use dx = g.new_dx(0);
-  g.emit(Op::kConvBwdData, {dz, g.param(0)}, {dx}, geometry);
-  g.set_dx(0, dx);
+  emit_product_gradients(g, Op::kConvBwdWeight, Op::kConvBwdData, a.bias(), a.act(), geometry);
+}
+
+std::vector<ShardRule> rules() {
+  std::vector<ShardRule> rules = product_rules();
+  // mode               x     y     sum   whole metric dy    dx    params dparams
+  rules.push_back(
+      {Mode::kSpatial, S(2), S(2), S(2), S(2), P(2), S(2), S(2), {R()}, {P(2)}});
+  rules.push_back(
+      {Mode::kColumns, S(3), S(3), S(3), S(3), P(3), S(3), S(3), {R()}, {P(3)}});
+  rules.push_back(
+      {Mode::kGroup, S(1), S(1), S(1), R(), R(), S(1), S(1), {S(0)}, {S(0)}});
+  return rules;
 }
 
 }  // namespace
@@ -78,7 +85,7 @@ const LayerDef kConvLayer = {
     .type = "conv",
     .build = build,
     .grad = grad,
-    .rules = example_wise_rules(),
+    .rules = rules(),
     .samples =
         {
             {{Shape{4, 9, 7}}, "filters: 6, kernel: 3"},

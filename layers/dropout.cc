@@ -29,9 +29,10 @@ void grad(GradBuilder& g) {
 extern const LayerDef kDropoutLayer;
 const LayerDef kDropoutLayer = {
     .type = "dropout",
+    .follows_input = true,
     .build = build,
     .grad = grad,
-    .rules = example_wise_rules(),
+    .rules = pixel_wise_rules(),
     .samples = {{{Shape{3, 4, 5}}, ""},
                 {{Shape{30, 1, 1}}, "rate: 0.25"},
                 {{Shape{2, 2, 2}}, "rate: 0"}},

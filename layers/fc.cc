@@ -1,5 +1,6 @@
 #include "framework/graph/layer_def.h"
 #include "layers/fc.pb.h"
+#include "layers/product.h"
 
 namespace convnet {
 namespace {
@@ -12,26 +13,16 @@ void build(LayerBuilder& b) {
   const auto features = Shape{x[1], x[2], x[3]}.checked_count();
   const int64_t outputs = a.outputs();
   CHECK(features.has_value());  // a smaller product than the input's own size
-  std::vector<Use> in{b.x(0), b.param("w", Shape{outputs, *features}, false, *features, outputs)};
-  if (a.bias()) in.push_back(b.param("b", Shape{outputs}, true, *features, outputs));
-  b.emit(Op::kFcFwd, in, {b.output(Shape{x[0], outputs, 1, 1})},
-         Attrs().set("act", schema::Act_Name(a.act())));
+  // The columns of the weights go with the channels of the input.
+  b.set_units(Mode::kModelIn, x[1]);
+  const Use w = b.param("w", Shape{outputs, *features}, false, *features, outputs);
+  emit_product(b, Op::kFcFwd, w, Shape{x[0], outputs, 1, 1}, a.bias(), a.act(), *features, outputs,
+               Attrs());
 }
 
 void grad(GradBuilder& g) {
   const A& a = g.attrs<A>();
-  Use dz = g.dy();
-  if (a.act() != schema::none) {
-    dz = g.new_dy("act");
-    g.emit(Op::kActBwd, {g.y(), g.dy()}, {dz}, Attrs().set("act", schema::Act_Name(a.act())));
-  }
-  std::vector<Use> gradients{g.new_dparam(0)};
-  if (a.bias()) gradients.push_back(g.new_dparam(1));
-  g.emit(Op::kFcBwdWeight, {g.x(0), dz}, gradients, Attrs().set("cuts", std::vector<int64_t>{}));
-  if (!g.wants(0)) return;
-  const Use dx = g.new_dx(0);
-  g.emit(Op::kFcBwdData, {dz, g.param(0)}, {dx});
-  g.set_dx(0, dx);
+  emit_product_gradients(g, Op::kFcBwdWeight, Op::kFcBwdData, a.bias(), a.act(), Attrs());
 }
 
 }  // namespace
@@ -41,7 +32,7 @@ const LayerDef kFcLayer = {
     .type = "fc",
     .build = build,
     .grad = grad,
-    .rules = example_wise_rules(),
+    .rules = product_rules(),
     .samples =
         {
             {{Shape{3, 4, 5}}, "outputs: 7"},

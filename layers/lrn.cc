@@ -34,9 +34,10 @@ void grad(GradBuilder& g) {
 extern const LayerDef kLrnLayer;
 const LayerDef kLrnLayer = {
     .type = "lrn",
+    .follows_input = true,
     .build = build,
     .grad = grad,
-    .rules = example_wise_rules(),
+    .rules = pixel_wise_rules(),
     .samples =
         {
             {{Shape{7, 3, 2}}, ""},

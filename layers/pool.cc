@@ -63,9 +63,10 @@ void grad(GradBuilder& g) {
 extern const LayerDef kPoolLayer;
 const LayerDef kPoolLayer = {
     .type = "pool",
+    .follows_input = true,
     .build = build,
     .grad = grad,
-    .rules = example_wise_rules(),
+    .rules = pixel_wise_rules(),
     .samples =
         {
             {{Shape{3, 8, 7}}, "kernel: 2, stride: 2"},

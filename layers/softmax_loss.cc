@@ -44,16 +44,38 @@ void build(LayerBuilder& b) {
   const auto count = static_cast<int64_t>(top.size()) + 2;
   const Use metrics =
       b.metrics(Attrs().set("metric", "loss").set("weight", a.weight()).set("top", top), count);
-  b.emit(Op::kSoftmaxLossFwd, {b.x(0), b.x(1)}, {b.saved("prob", x), metrics},
-         Attrs().set("top", top).set("cuts", std::vector<int64_t>{}));
+  const std::vector<int64_t> later;  // known once the work is divided
+  const Use label = b.whole(b.x(1));
+  if (!b.has_mode(Mode::kModel)) {
+    b.emit(Op::kSoftmaxLossFwd, {b.x(0), label}, {b.saved("prob", x), metrics},
+           Attrs().set("top", top).set("cuts", later));
+    return;
+  }
+  // Split over classes: what every shard of the classes knows, then all of it together.
+  const auto shards = static_cast<int64_t>(canonical_cuts(classes).size()) - 1;
+  b.set_units(Mode::kModel, shards);
+  const Use stats = b.saved("stats", Shape{x[0], 3 * shards, 1, 1});
+  b.emit(Op::kSoftmaxStats, {b.x(0), label}, {stats}, Attrs().set("class_cuts", later));
+  const Use prob = b.saved("prob", x), rank = b.saved("rank", Shape{x[0], shards, 1, 1});
+  b.emit(Op::kSoftmaxNorm, {b.x(0), label, b.whole(stats)}, {prob, rank},
+         Attrs().set("class_cuts", later));
+  b.emit(Op::kSoftmaxMetrics, {b.whole(stats), b.whole(rank), label}, {metrics},
+         Attrs().set("top", top).set("cuts", later).set("classes", classes));
 }
 
 void grad(GradBuilder& g) {
   if (!g.wants(0)) return;
   const Use dx = g.new_dx(0);
   const double scale = g.attrs<A>().weight() / static_cast<double>(g.batch());
-  g.emit(Op::kSoftmaxLossBwd, {g.saved("prob"), g.x(1)}, {dx}, Attrs().set("scale", scale));
+  g.emit(Op::kSoftmaxLossBwd, {g.saved("prob"), g.whole(g.x(1))}, {dx}, Attrs().set("scale", scale));
   g.set_dx(0, dx);
+}
+
+std::vector<ShardRule> rules() {
+  std::vector<ShardRule> rules = example_wise_rules();
+  // mode               x     y     sum   whole metric dy    dx    params dparams
+  rules.push_back({Mode::kModel, S(1), S(1), S(1), R(), R(), S(1), S(1), {R()}, {R()}});
+  return rules;
 }
 
 }  // namespace
@@ -64,9 +86,10 @@ const LayerDef kSoftmaxLossLayer = {
     .min_inputs = 2,
     .max_inputs = 2,
     .takes_label = true,
+    .follows_input = true,
     .build = build,
     .grad = grad,
-    .rules = example_wise_rules(),
+    .rules = rules(),
     .samples =
         {
             {{Shape{10, 1, 1}}, ""},

@@ -7,16 +7,23 @@
 namespace convnet {
 namespace {
 
-Box empty_box(int rank) {
-  Box box;
-  for (int i = 0; i < rank; ++i) box.append(0, 0);
-  return box;
+// The smallest box around all that an exchange moves.
+Box hull(const Exchange& e) {
+  Box all;
+  for (const std::vector<Part>* parts : {&e.from, &e.to})
+    for (const Part& p : *parts) {
+      if (p.box.empty()) continue;
+      if (all.rank() == 0) all = p.box;
+      for (int d = 0; d < all.rank(); ++d)
+        all.set(d, std::min(all.lo(d), p.box.lo(d)), std::max(all.hi(d), p.box.hi(d)));
+    }
+  return all;
 }
 
 // Which pattern the boxes of an exchange form, if any.
 class Pattern {
  public:
-  Pattern(const Exchange& e, const Shape& shape) : whole_(shape) {
+  explicit Pattern(const Exchange& e) : whole_(hull(e)) {
     for (const Part& p : e.from) classify(p, &from_);
     for (const Part& p : e.to) classify(p, &to_);
   }
@@ -133,7 +140,7 @@ class Lowering {
     Buffer buffer;
     buffer.name = v.name;
     buffer.tensor = tensor_of(memory);
-    buffer.part = Part{empty_box(v.shape.rank()), 0, 1};
+    buffer.part = nothing(v.shape.rank());
     const int at = v.layout.mesh.position(device);
     if (at >= 0) buffer.part = v.layout.parts(v.shape)[static_cast<size_t>(at)];
     buffer.region = region_of(v.kind);
@@ -147,15 +154,15 @@ class Lowering {
   Operand operand(int device, int value, const Layout& layout) {
     const Value& v = g_.value(value);
     const int at = layout.mesh.position(device);
-    Box box =
-        at < 0 ? empty_box(v.shape.rank()) : layout.parts(v.shape)[static_cast<size_t>(at)].box;
-    return Operand{buffer_of(device, value), box};
+    const Part part = at < 0 ? nothing(v.shape.rank()) : layout.parts(v.shape)[static_cast<size_t>(at)];
+    return Operand{buffer_of(device, value), part.box};
   }
 
   void lower_node(const Node& node) {
     const Mesh& mesh =
         node.out.empty() ? node.in_layout[0].mesh : g_.value(node.out[0].value).layout.mesh;
     for (int device : mesh.devices) {
+      device_ = device;
       Instr instr;
       instr.op = node.op;
       instr.attrs = node.attrs;
@@ -168,59 +175,156 @@ class Lowering {
       if (idle) continue;
       for (size_t i = 0; i < node.in.size(); ++i)
         instr.in.push_back(operand(device, node.in[i].value, node.in_layout[i]));
-      if (node.attrs.has("cuts")) instr.attrs.set("cuts", cuts_of(instr.in[0].box));
+      fill_cuts(instr);
       plan_.devices[static_cast<size_t>(device)].instrs.push_back(std::move(instr));
     }
   }
 
-  // Canonical shards within the examples of a box.
-  std::vector<int64_t> cuts_of(const Box& box) const {
-    std::vector<int64_t> cuts{box.lo(0)};
-    for (int64_t b : plan_.shards)
-      if (b > box.lo(0) && b < box.hi(0)) cuts.push_back(b);
-    cuts.push_back(box.hi(0));
-    return cuts;
+  // The canonical shards of what an instruction sums that lie in its operands' boxes.
+  void fill_cuts(Instr& instr) const {
+    const bool weight = instr.op == Op::kConvBwdWeight;
+    const struct {
+      const char* name;
+      size_t operand;
+      int dim;
+    } kCuts[] = {{"cuts", 0, 0},
+                 {"channel_cuts", 0, 1},
+                 {"filter_cuts", 0, 1},
+                 {"class_cuts", 0, 1},
+                 {"row_cuts", weight ? 1u : 0u, 2},
+                 {"column_cuts", weight ? 1u : 0u, 3}};
+    for (const auto& [name, operand, dim] : kCuts) {
+      if (!instr.attrs.has(name)) continue;
+      const Operand& o = instr.in[operand];
+      const Tensor& t = plan_.tensors[static_cast<size_t>(
+          plan_.devices[static_cast<size_t>(device_)].buffers[static_cast<size_t>(o.buffer)].tensor)];
+      std::vector<int64_t> cuts{o.box.lo(dim)};
+      for (int64_t b : dim == 0 ? plan_.shards : canonical_cuts(t.shape[dim]))
+        if (b > o.box.lo(dim) && b < o.box.hi(dim)) cuts.push_back(b);
+      cuts.push_back(o.box.hi(dim));
+      instr.attrs.set(name, cuts);
+    }
   }
 
+  // One box copy or sum between layouts. Where devices hold the same parts each group of replicas
+  // serves its own members, and what has nothing to do with each other is exchanged apart: so the
+  // rows and columns of a mesh have collectives of their own.
   void lower_exchange(const Node& node) {
+    const Value& source = g_.value(node.in[0].value);
+    const Value& target = g_.value(node.out[0].value);
+    std::vector<Member> members;
+    const std::vector<Part> held = source.layout.parts(source.shape);
+    const std::vector<Part> wanted = target.layout.parts(target.shape);
+    for (size_t i = 0; i < held.size(); ++i)
+      members.push_back({source.layout.mesh.devices[i], held[i], nothing(source.shape.rank()), 0});
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const int device = target.layout.mesh.devices[i];
+      const auto at = std::ranges::find(members, device, &Member::device);
+      if (at == members.end())
+        members.push_back({device, nothing(source.shape.rank()), wanted[i], -1});
+      else
+        at->to = wanted[i];
+    }
+    const int groups = number_replicas(members);
+    for (int g = 0; g < groups; ++g)
+      for (std::vector<Member>& part : components(replica_group(members, g, groups)))
+        add_exchange(node, std::move(part), source.layout.canonical());
+  }
+
+  struct Member {
+    int device = 0;
+    Part from, to;
+    int replica = 0;  // among the devices that hold the same part; -1: it holds none
+  };
+
+  // Numbers the devices that hold equal parts. The number of complete sets of parts.
+  static int number_replicas(std::vector<Member>& members) {
+    std::vector<std::pair<Part, int>> seen;
+    for (Member& m : members) {
+      if (m.from.box.empty()) {
+        m.replica = -1;
+        continue;
+      }
+      const auto at = std::ranges::find(seen, m.from, &std::pair<Part, int>::first);
+      m.replica = at == seen.end() ? 0 : at->second;
+      at == seen.end() ? seen.emplace_back(m.from, 1) : *at = {m.from, m.replica + 1};
+    }
+    int groups = seen.empty() ? 0 : seen[0].second;
+    for (const auto& [part, count] : seen) groups = std::min(groups, count);
+    return groups;
+  }
+
+  // The members that set g of the parts serves: its own devices, and those that hold nothing, dealt
+  // out over the sets.
+  static std::vector<Member> replica_group(const std::vector<Member>& members, int g, int groups) {
+    std::vector<Member> all;
+    int others = 0;
+    for (const Member& m : members) {
+      Member copy = m;
+      int set = m.replica;
+      if (set < 0 || set >= groups) {  // holds nothing, or what the sets have already
+        copy.from = nothing(m.from.box.rank());
+        set = others++ % groups;
+      }
+      if (set == g) all.push_back(copy);
+    }
+    return all;
+  }
+
+  // Split into members that have to do with each other, in their order.
+  static std::vector<std::vector<Member>> components(const std::vector<Member>& members) {
+    std::vector<size_t> root(members.size());
+    for (size_t i = 0; i < root.size(); ++i) root[i] = i;
+    const auto find = [&](size_t i) {
+      while (root[i] != i) i = root[i];
+      return i;
+    };
+    for (size_t i = 0; i < members.size(); ++i)
+      for (size_t k = 0; k < members.size(); ++k)
+        if (!members[i].from.box.empty() && !members[k].to.box.empty() &&
+            !intersect(members[i].from.box, members[k].to.box).empty()) {
+          const size_t a = find(i), b = find(k);
+          root[std::max(a, b)] = std::min(a, b);
+        }
+    std::vector<std::vector<Member>> parts;
+    std::map<size_t, size_t> index;
+    for (size_t i = 0; i < members.size(); ++i) {
+      if (members[i].to.box.empty() && members[i].from.box.empty()) continue;
+      const auto [at, is_new] = index.emplace(find(i), parts.size());
+      if (is_new) parts.emplace_back();
+      parts[at->second].push_back(members[i]);
+    }
+    // What nobody wants stays where it is.
+    std::erase_if(parts, [](const std::vector<Member>& part) {
+      return std::ranges::all_of(part, [](const Member& m) { return m.to.box.empty(); });
+    });
+    return parts;
+  }
+
+  void add_exchange(const Node& node, std::vector<Member> members, bool canonical) {
     const int from = node.in[0].value, to = node.out[0].value;
-    const Value& source = g_.value(from);
-    const Value& target = g_.value(to);
     Exchange e;
     e.tensor = tensor_of(from);
     e.layer = node.layer;
     e.edge = node.edge;
-    e.group = source.layout.mesh.devices;
-    for (int device : target.layout.mesh.devices)
-      if (source.layout.mesh.position(device) < 0) e.group.push_back(device);
-    const std::vector<Part> held = source.layout.parts(source.shape);
-    const std::vector<Part> wanted = target.layout.parts(target.shape);
-    const Part none{empty_box(source.shape.rank()), 0, 1};
     int of = 1;
-    for (int device : e.group) {
-      const int at = source.layout.mesh.position(device);
-      Part part = at < 0 ? none : held[static_cast<size_t>(at)];
-      // Of equal replicas the first is the source.
-      if (!part.box.empty() && std::find(e.from.begin(), e.from.end(), part) != e.from.end())
-        part = none;
-      of = std::max(of, part.of);
-      e.from.push_back(part);
-      const int wants = target.layout.mesh.position(device);
-      e.to.push_back(wants < 0 ? none : wanted[static_cast<size_t>(wants)]);
+    for (const Member& m : members) {
+      e.group.push_back(m.device);
+      e.from.push_back(m.from);
+      e.to.push_back(m.to);
+      of = std::max(of, m.from.of);
     }
-    if (of > 1)
-      e.order = canonical_tree(g_.batch, of) ? Exchange::Order::kTree : Exchange::Order::kRank;
-    e.kind = Pattern(e, source.shape).kind();
+    if (of > 1) e.order = canonical ? Exchange::Order::kTree : Exchange::Order::kRank;
+    e.kind = Pattern(e).kind();
     e.bytes = wire_bytes(e, plan_.tensors[static_cast<size_t>(e.tensor)]);
     const auto id = static_cast<int64_t>(plan_.exchanges.size());
     for (size_t i = 0; i < e.group.size(); ++i) {
-      if (e.from[i].box.empty() && e.to[i].box.empty()) continue;
       const int device = e.group[i];
       Instr instr;
       instr.op = Op::kExchange;
-      instr.in = {operand(device, from, source.layout)};
+      instr.in = {operand(device, from, g_.value(from).layout)};
       instr.in[0].box = e.from[i].box;
-      instr.out = {operand(device, to, target.layout)};
+      instr.out = {operand(device, to, g_.value(to).layout)};
       instr.attrs.set("id", id);
       instr.layer = node.layer;
       plan_.devices[static_cast<size_t>(device)].instrs.push_back(std::move(instr));
@@ -230,6 +334,7 @@ class Lowering {
 
   const Graph& g_;
   Plan plan_;
+  int device_ = 0;                           // whose instruction is made
   std::map<int, int> tensors_;               // logical value -> plan tensor
   std::vector<std::map<int, int>> buffers_;  // per device: memory value -> buffer
 };

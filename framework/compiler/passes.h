@@ -41,6 +41,12 @@ Plan lower(const Graph& graph);
 // place of operands where the operation allows it. The best of several greedy orders.
 void assign_memory(Plan& plan);
 
+// For passes: what a layer's rules say about a value in a role; and about an operand or result of a
+// node, with the halos that windows need.
+Layout layout_of(const Graph& graph, const GraphLayer& layer, const Role& role, const Value& value);
+Layout operand_layout(const Graph& graph, const Node& node, size_t i);
+Layout result_layout(const Graph& graph, const Node& node, size_t i);
+
 // For passes: whether a value laid out as `have` can be read as `want` on every device of `want`
 // without communication (a box of what the device holds, with the same partial index).
 bool readable_as(const Shape& shape, const Layout& have, const Layout& want);

@@ -5,47 +5,19 @@
 namespace convnet {
 namespace {
 
-DimState state_of(const ShardRule& rule, const Role& role) {
-  const auto of = [&](const std::vector<DimState>& states) {
-    CHECK(!states.empty());
-    return states[std::min(static_cast<size_t>(role.index), states.size() - 1)];
-  };
-  switch (role.kind) {
-    case RoleKind::kX:
-      return rule.x;
-    case RoleKind::kY:
-      return rule.y;
-    case RoleKind::kMetric:
-      return rule.metric;
-    case RoleKind::kDY:
-      return rule.dy;
-    case RoleKind::kDX:
-      return rule.dx;
-    case RoleKind::kParam:
-      return of(rule.params);
-    case RoleKind::kDParam:
-      return of(rule.dparams);
-    case RoleKind::kNone:
-      break;
+// The sums of a node whose results may be partial are taken by canonical shards; lower fills in
+// which of them a device has.
+void mark_sums(const Graph& graph, Node& node) {
+  for (const Use& use : node.out) {
+    const Layout layout = layout_of(graph, graph.layer(node.layer), use.role, graph.value(use.value));
+    for (const AxisState& axis : layout.axes) {
+      if (axis.kind != AxisState::Kind::kPartial || axis.over == 0) continue;
+      const char* forward_or_data =
+          node.op == Op::kConvFwd || node.op == Op::kFcFwd ? "channel_cuts" : "filter_cuts";
+      const char* names[] = {"cuts", forward_or_data, "row_cuts", "column_cuts"};
+      node.attrs.set(names[axis.over], std::vector<int64_t>{});
+    }
   }
-  CHECK_MSG(false, "an operand without a role needs a layout from the pass that made it");
-  return {};
-}
-
-Layout layout_of(const GraphLayer& layer, const Role& role, const Value& value) {
-  const DimState state = state_of(*layer.rule, role);
-  switch (state.kind) {
-    case AxisState::Kind::kReplicated:
-      return replicated(layer.mesh);
-    case AxisState::Kind::kPartial:
-      return partial(layer.mesh);
-    case AxisState::Kind::kSplit:
-      break;
-  }
-  const bool batch = state.dim == 0 && value.format == Format::kBlocked;
-  return split(layer.mesh, state.dim,
-               batch ? batch_cuts(value.shape[0], layer.mesh.size())
-                     : balanced_cuts(value.shape[state.dim], layer.mesh.size()));
 }
 
 // The edge that an exchange of `value` for `reader` serves: layer to layer, forward or backward;
@@ -64,8 +36,8 @@ void note_states(const Graph& graph, const Node& reader, const Use& use, const L
     const GraphLayer& producer = graph.layer(value.layer);
     exchange->forward_states = from.str() + "->" + to.str();
     exchange->backward_states =
-        layout_of(consumer, Role{RoleKind::kDX, use.role.index}, value).str() + "->" +
-        layout_of(producer, Role{RoleKind::kDY, 0}, value).str();
+        layout_of(graph, consumer, Role{RoleKind::kDX, use.role.index}, value).str() + "->" +
+        layout_of(graph, producer, Role{RoleKind::kDY, 0}, value).str();
   } else if (use.role.kind == RoleKind::kDY) {
     exchange->backward_states = from.str() + "->" + to.str();
   }
@@ -109,7 +81,7 @@ void shard(Graph& graph) {
   for (const GraphLayer& layer : graph.layers)
     for (size_t i = 0; i < layer.params.size(); ++i) {
       Value& w = graph.value(layer.params[i]);
-      w.layout = layout_of(layer, Role{RoleKind::kParam, static_cast<int>(i)}, w);
+      w.layout = layout_of(graph, layer, Role{RoleKind::kParam, static_cast<int>(i)}, w);
     }
 
   std::vector<Node> nodes;
@@ -134,15 +106,14 @@ void shard(Graph& graph) {
   };
 
   for (Node node : std::vector<Node>(std::move(graph.nodes))) {
+    mark_sums(graph, node);
     if (node.in_layout.empty())
-      for (const Use& use : node.in)
-        node.in_layout.push_back(
-            layout_of(graph.layer(node.layer), use.role, graph.value(use.value)));
+      for (size_t i = 0; i < node.in.size(); ++i)
+        node.in_layout.push_back(operand_layout(graph, node, i));
+    for (size_t i = 0; i < node.out.size(); ++i)
+      graph.value(node.out[i].value).layout = result_layout(graph, node, i);
     for (size_t i = 0; i < node.in.size(); ++i)
       node.in[i].value = version_for(node, node.in[i], node.in_layout[i]);
-    for (const Use& use : node.out)
-      graph.value(use.value).layout =
-          layout_of(graph.layer(node.layer), use.role, graph.value(use.value));
     nodes.push_back(std::move(node));
   }
 

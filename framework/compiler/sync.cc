@@ -5,11 +5,24 @@
 namespace convnet {
 namespace {
 
-// How the solver's work on a parameter is divided: 1/p per device along the first dimension where
-// every device holds the parameter and a partial gradient; else as the parameter itself.
+// How the solver's work on a parameter is divided: devices that hold the same box of it, and partial
+// sums of its gradient, take an equal share each, cut along the first dimension; others work on what
+// they hold.
 Layout update_layout(const Value& w, const Value& gradient) {
   if (!gradient.layout.has_partial()) return w.layout;
-  return split(w.layout.mesh, 0, balanced_cuts(w.shape[0], w.layout.mesh.size()));
+  Layout layout = w.layout;
+  layout.pieces = gradient.layout.parts(w.shape);
+  for (Part& part : layout.pieces) {
+    if (part.box.empty()) continue;
+    const std::vector<int64_t> cuts = balanced_cuts(part.box.extent(0), part.of);
+    const int64_t lo = part.box.lo(0);
+    const auto k = static_cast<size_t>(part.k);
+    part.box.set(0, lo + cuts[k], lo + cuts[k + 1]);
+    part.k = 0;
+    part.of = 1;
+    if (part.box.empty()) part = nothing(w.shape.rank());
+  }
+  return layout;
 }
 
 void add_update(Graph& graph, int param, int gradient, std::vector<Node>& nodes) {

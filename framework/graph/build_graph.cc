@@ -193,6 +193,7 @@ class Builder {
     }
     if (silent || !check_inputs(g, index)) return;
 
+    g.modes = modes_of(g);
     graph_.layers.push_back(g);
     const int id = static_cast<int>(graph_.layers.size()) - 1;
     const int errors_before = diagnostics_.errors();
@@ -206,6 +207,28 @@ class Builder {
       return;
     values_[built.name] = built.output;
     if (built.output < 0) has_loss_ = true;
+  }
+
+  // What the file says; else, of a layer that follows its input, what the producer of the input
+  // has, where the layer can have it, too.
+  std::vector<Mode> modes_of(const GraphLayer& g) const {
+    std::vector<Mode> modes;
+    for (int mode : g.common->parallel()) modes.push_back(static_cast<Mode>(mode));
+    if (!modes.empty()) return modes;
+    const int producer = g.inputs.empty() ? -1 : graph_.value(g.inputs[0]).layer;
+    if (g.def->follows_input && producer >= 0 && g.common->devices().empty()) {
+      modes = graph_.layer(producer).modes;
+      for (Mode& mode : modes) {
+        const auto has = [&](Mode m) {
+          return std::ranges::any_of(g.def->rules, [&](const ShardRule& r) { return r.mode == m; });
+        };
+        // What was summed over split channels is whole on every device.
+        if (mode == Mode::kModelIn) mode = Mode::kReplicate;
+        if (!has(mode)) return {Mode::kData};
+      }
+      return modes;
+    }
+    return {Mode::kData};
   }
 
   bool check_inputs(const GraphLayer& g, int index) {

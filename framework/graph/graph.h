@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -24,12 +25,27 @@ class Layer;
 struct LayerDef;
 struct ShardRule;
 
+// How a layer's work is divided along an axis of its mesh. Values of schema::Parallel, without its
+// header.
+enum class Mode {
+  kData = 0,       // examples
+  kReplicate = 1,  // nothing
+  kModel = 2,      // filters or outputs; channels where every channel is for itself
+  kModelIn = 3,    // input channels: each device makes partial sums
+  kSpatial = 4,    // rows
+  kColumns = 5,    // columns
+  kGroup = 6,      // groups of a convolution
+};
+const char* mode_name(Mode mode);
+
 // What an operand or result is to its layer: the key into the layer's sharding rule.
 enum class RoleKind {
   kNone,    // laid out by the pass that made the node
   kX,       // an input
   kParam,   // a parameter
   kY,       // the output, and values saved with it
+  kSum,     // what is still to be added up over the channels of the input, before bias and activation
+  kWhole,   // read with all its channels, whatever the layer does with those of its input
   kMetric,  // loss and accuracies
   kDY,      // gradient of the output
   kDX,      // gradient of an input
@@ -94,9 +110,15 @@ struct GraphLayer {
   std::vector<int> params;                           // values
   // What backward needs besides inputs, output and parameters, as the layer named it.
   std::vector<std::pair<std::string, Use>> saved;
-  // Since pass "place".
+  // How it is split, one mode per axis of its mesh, as the file or its first input says.
+  std::vector<Mode> modes;
+  // In a mode, what is dealt out to the devices, where that is not the split dimension itself: the
+  // groups of a convolution, the channels under a fully-connected layer's columns.
+  std::map<Mode, int64_t> units;
+  std::map<Mode, std::string> refused;  // modes that this layer cannot have, and why
+  // Since pass "place": one rule per axis.
   Mesh mesh;
-  const ShardRule* rule = nullptr;
+  std::vector<const ShardRule*> rules;
 };
 
 class Graph {

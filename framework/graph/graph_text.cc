@@ -65,8 +65,9 @@ std::string Graph::str() const {
                   " devices=" + std::to_string(devices) + "\n";
   for (const GraphLayer& l : layers) {
     s += "layer " + l.name + " " + l.type;
-    if (l.rule != nullptr)
-      s += " " + replicated(l.mesh).str() + " parallel=" + mode_name(l.rule->mode);
+    if (!l.rules.empty()) s += " " + replicated(l.mesh).str() + " parallel=";
+    for (size_t a = 0; a < l.rules.size(); ++a)
+      s += (a ? "," : "") + std::string(mode_name(l.rules[a]->mode));
     s += "\n";
   }
   for (const Value& v : values) {

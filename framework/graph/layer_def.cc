@@ -1,19 +1,36 @@
 #include "framework/graph/layer_def.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "framework/model/model.pb.h"
 
 namespace convnet {
 
-const char* mode_name(Mode mode) { return mode == Mode::kData ? "data" : "replicate"; }
+const char* mode_name(Mode mode) {
+  return schema::Parallel_Name(static_cast<schema::Parallel>(mode)).c_str();
+}
 
 std::vector<ShardRule> example_wise_rules() {
   return {
-      // mode            x     y     metric  dy    dx    params dparams
-      {Mode::kData, S(0), S(0), P(), S(0), S(0), {R()}, {P()}},
-      {Mode::kReplicate, R(), R(), R(), R(), R(), {R()}, {R()}},
+      // mode            x     y     sum   whole metric dy    dx    params dparams
+      {Mode::kData, S(0), S(0), S(0), S(0), P(0), S(0), S(0), {R()}, {P(0)}},
+      {Mode::kReplicate, R(), R(), R(), R(), R(), R(), R(), {R()}, {R()}},
   };
+}
+
+std::vector<ShardRule> channel_wise_rules() {
+  std::vector<ShardRule> rules = example_wise_rules();
+  rules.push_back({Mode::kModel, S(1), S(1), S(1), R(), R(), S(1), S(1), {S(0)}, {S(0)}});
+  rules.push_back({Mode::kGroup, S(1), S(1), S(1), R(), R(), S(1), S(1), {S(0)}, {S(0)}});
+  return rules;
+}
+
+std::vector<ShardRule> pixel_wise_rules() {
+  std::vector<ShardRule> rules = channel_wise_rules();
+  rules.push_back({Mode::kSpatial, S(2), S(2), S(2), S(2), P(2), S(2), S(2), {R()}, {P(2)}});
+  rules.push_back({Mode::kColumns, S(3), S(3), S(3), S(3), P(3), S(3), S(3), {R()}, {P(3)}});
+  return rules;
 }
 
 LayerBuilder::LayerBuilder(Graph& graph, int layer, const BoundModel& model,
@@ -21,6 +38,10 @@ LayerBuilder::LayerBuilder(Graph& graph, int layer, const BoundModel& model,
     : graph_(graph), layer_(layer), model_(model), diagnostics_(diagnostics) {}
 
 GraphLayer& LayerBuilder::layer() const { return graph_.layers[static_cast<size_t>(layer_)]; }
+
+bool LayerBuilder::has_mode(Mode mode) const {
+  return std::ranges::find(layer().modes, mode) != layer().modes.end();
+}
 
 Use LayerBuilder::x(int i) const {
   return Use{layer().inputs[static_cast<size_t>(i)], Role{RoleKind::kX, i}};
@@ -89,6 +110,15 @@ Use LayerBuilder::output(const Shape& shape) {
   return use;
 }
 
+Use LayerBuilder::output_sum(const Shape& shape) {
+  const Use use = output(shape);
+  return Use{use.value, Role{RoleKind::kSum, 0}};
+}
+
+Use LayerBuilder::sum(const char* suffix, const Shape& shape) {
+  return add(name() + "." + suffix, TensorKind::kActivation, shape, RoleKind::kSum);
+}
+
 Use LayerBuilder::saved(const char* suffix, const Shape& shape) {
   const Use use = add(name() + "." + suffix, TensorKind::kActivation, shape, RoleKind::kY);
   layer().saved.emplace_back(suffix, use);
@@ -143,6 +173,10 @@ const Attrs& GradBuilder::forward_attrs() const {
     if (n.layer == layer_ && n.phase == NodePhase::kForward) return n.attrs;
   CHECK_MSG(false, "layer '" + layer().name + "' has no forward node");
   return graph_.nodes[0].attrs;
+}
+
+bool GradBuilder::has_mode(Mode mode) const {
+  return std::ranges::find(layer().modes, mode) != layer().modes.end();
 }
 
 Use GradBuilder::x(int i) const {

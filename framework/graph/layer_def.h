@@ -15,29 +15,30 @@
 
 namespace convnet {
 
-// Along the one axis of a layer's mesh.
+// Along one axis of a layer's mesh.
 struct DimState {
   AxisState::Kind kind = AxisState::Kind::kReplicated;
-  int dim = 0;
+  int dim = 0;  // kSplit: of the tensor; kPartial: what is summed, as AxisState::over
 };
 constexpr DimState R() { return {AxisState::Kind::kReplicated, 0}; }
 constexpr DimState S(int dim) { return {AxisState::Kind::kSplit, dim}; }
-constexpr DimState P() { return {AxisState::Kind::kPartial, 0}; }
+constexpr DimState P(int over) { return {AxisState::Kind::kPartial, over}; }
 
-// Values of schema::Parallel, without its header.
-enum class Mode { kData = 0, kReplicate = 1 };
-const char* mode_name(Mode mode);
-
-// One row: what the layer needs and makes in one mode (planning, section 1.2).
+// One row: what the layer needs and makes in one mode (planning, section 1.2). An operation whose
+// result is a partial sum takes that sum by canonical shards.
 struct ShardRule {
   Mode mode;
-  DimState x, y, metric, dy, dx;
+  DimState x, y, sum, whole, metric, dy, dx;
   std::vector<DimState> params,
       dparams;  // in the order of declaration; the last one counts for more
 };
 
-// The two rows that a layer has whose examples do not see each other.
+// Rows of layers without parameters: `data` and `replicate`; those too whose channels do not see
+// each other's parameters (`model` and `group` split channels); those too that work on images
+// (`spatial`, `columns`).
 std::vector<ShardRule> example_wise_rules();
+std::vector<ShardRule> channel_wise_rules();
+std::vector<ShardRule> pixel_wise_rules();
 
 // A small case of the layer for the conformance tests: its attributes as YAML, and its inputs'
 // shapes.
@@ -54,6 +55,9 @@ struct LayerDef {
   int min_inputs = 1;
   int max_inputs = 1;        // -1: any number
   bool takes_label = false;  // its last input is the label
+  // Without parameters of its own it goes where its first input is, split in the same way, unless
+  // the file says otherwise.
+  bool follows_input = false;
   void (*build)(LayerBuilder& b) = nullptr;
   void (*grad)(GradBuilder& g) = nullptr;
   std::vector<ShardRule> rules;
@@ -74,8 +78,15 @@ class LayerBuilder {
   }
   bool training() const { return graph_.phase == Plan::Phase::kTrain; }
   int64_t batch() const { return graph_.batch; }
+  // Whether the layer is split like this along some axis of its mesh.
+  bool has_mode(Mode mode) const;
+  // In this mode so many units are dealt out to the devices.
+  void set_units(Mode mode, int64_t count) { layer().units[mode] = count; }
+  // The layer cannot be split like this: "it has 1 group".
+  void refuse(Mode mode, std::string why) { layer().refused[mode] = std::move(why); }
   int inputs() const { return static_cast<int>(layer().inputs.size()); }
   Use x(int i) const;
+  Use whole(Use use) const { return Use{use.value, Role{RoleKind::kWhole, 0}}; }
   // [N, C, H, W]; a label is [N]. By value: values move when new ones are declared.
   Shape x_shape(int i) const { return graph_.value(x(i).value).shape; }
   std::string x_name(int i) const { return graph_.value(x(i).value).name; }
@@ -87,6 +98,9 @@ class LayerBuilder {
   Use param(const char* suffix, const Shape& shape, bool is_bias, int64_t fan_in, int64_t fan_out);
   // The layer's output, named as the layer; or with a suffix a value saved for the backward pass.
   Use output(const Shape& shape);
+  // The output, or a value on the way to it, of which devices may hold partial sums.
+  Use output_sum(const Shape& shape);
+  Use sum(const char* suffix, const Shape& shape);
   Use saved(const char* suffix, const Shape& shape);
   Use metrics(const Attrs& attrs, int64_t count);
   // The layer does nothing in this phase: its output is its input.
@@ -124,9 +138,11 @@ class GradBuilder {
   }
   const Attrs& forward_attrs() const;  // of the layer's first forward node
   int64_t batch() const { return graph_.batch; }
+  bool has_mode(Mode mode) const;
   int inputs() const { return static_cast<int>(layer().inputs.size()); }
   Use x(int i) const;
   Use y() const;
+  Use whole(Use use) const { return Use{use.value, Role{RoleKind::kWhole, 0}}; }
   Use param(int i) const;
   int params() const { return static_cast<int>(layer().params.size()); }
   Use saved(std::string_view suffix) const;

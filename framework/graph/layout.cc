@@ -14,27 +14,48 @@ int Mesh::position(int device) const {
   return it == devices.end() ? -1 : static_cast<int>(it - devices.begin());
 }
 
+namespace {
+
+// Sums over rows are the outer ones, then columns, channels, examples.
+int nesting(const AxisState& axis) {
+  constexpr int kOrder[] = {3, 2, 0, 1};  // of examples, channels, rows, columns
+  return kOrder[axis.over];
+}
+
+}  // namespace
+
+Part nothing(int rank) {
+  Part part;
+  for (int d = 0; d < rank; ++d) part.box.append(0, 0);
+  return part;
+}
+
 std::vector<Part> Layout::parts(const Shape& shape) const {
+  if (!pieces.empty()) return pieces;
   CHECK(axes.size() == mesh.extents.size());
+  std::vector<size_t> order(axes.size());
+  for (size_t a = 0; a < axes.size(); ++a) order[a] = a;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return nesting(axes[a]) < nesting(axes[b]); });
   std::vector<Part> all;
   for (int position = 0; position < mesh.size(); ++position) {
     Part part{Box(shape), 0, 1};
-    int stride = mesh.size();
-    for (size_t a = 0; a < axes.size(); ++a) {
-      stride /= mesh.extents[a];
+    for (size_t a : order) {
+      int stride = 1;
+      for (size_t later = a + 1; later < axes.size(); ++later) stride *= mesh.extents[later];
       const int index = position / stride % mesh.extents[a];
       const AxisState& axis = axes[a];
       if (axis.kind == AxisState::Kind::kSplit) {
-        CHECK(static_cast<int>(axis.cuts.size()) == mesh.extents[a] + 1);
-        Box cut(shape);
-        cut.set(axis.dim, axis.cuts[static_cast<size_t>(index)],
-                axis.cuts[static_cast<size_t>(index) + 1]);
-        part.box = intersect(part.box, cut);
+        CHECK(static_cast<int>(axis.ranges.size()) == mesh.extents[a]);
+        const Range& range = axis.ranges[static_cast<size_t>(index)];
+        part.box.set(axis.dim, std::max(part.box.lo(axis.dim), range.lo),
+                     std::min(part.box.hi(axis.dim), range.hi));
       } else if (axis.kind == AxisState::Kind::kPartial) {
         part.k = part.k * mesh.extents[a] + index;
         part.of *= mesh.extents[a];
       }
     }
+    if (part.box.empty()) part = nothing(shape.rank());
     all.push_back(part);
   }
   return all;
@@ -42,8 +63,16 @@ std::vector<Part> Layout::parts(const Shape& shape) const {
 
 bool Layout::has_partial() const {
   for (size_t a = 0; a < axes.size(); ++a)
-    if (axes[a].kind == AxisState::Kind::kPartial && mesh.extents[a] > 1) return true;
+    if (axes[a].kind == AxisState::Kind::kPartial && mesh.extents[a] > 1 && pieces.empty())
+      return true;
   return false;
+}
+
+bool Layout::canonical() const {
+  for (size_t a = 0; a < axes.size(); ++a)
+    if (axes[a].kind == AxisState::Kind::kPartial && mesh.extents[a] > 1 && !axes[a].canonical)
+      return false;
+  return true;
 }
 
 std::string Layout::str() const {
@@ -65,30 +94,55 @@ std::string Layout::str() const {
         break;
       case AxisState::Kind::kSplit:
         s += "S(" + std::to_string(axes[a].dim) + ")";
+        for (size_t i = 0; i + 1 < axes[a].ranges.size(); ++i)
+          if (axes[a].ranges[i].hi > axes[a].ranges[i + 1].lo) {
+            s += "+halo";
+            break;
+          }
         break;
     }
   }
-  return s + "}";
+  return s + (pieces.empty() ? "}" : "/p}");
 }
 
 Layout replicated(const Mesh& mesh) {
-  return Layout{mesh, std::vector<AxisState>(mesh.extents.size())};
+  return Layout{mesh, std::vector<AxisState>(mesh.extents.size()), {}};
 }
 
 Layout split(const Mesh& mesh, int dim, std::vector<int64_t> cuts) {
   CHECK(mesh.extents.size() == 1);
-  return Layout{mesh, {AxisState{AxisState::Kind::kSplit, dim, std::move(cuts)}}};
+  AxisState axis{.kind = AxisState::Kind::kSplit, .dim = dim, .ranges = ranges_of(cuts)};
+  return Layout{mesh, {std::move(axis)}, {}};
 }
 
-Layout partial(const Mesh& mesh) {
+Layout partial(const Mesh& mesh, int over, bool canonical) {
   CHECK(mesh.extents.size() == 1);
-  return Layout{mesh, {AxisState{AxisState::Kind::kPartial, 0, {}}}};
+  return Layout{
+      mesh, {{.kind = AxisState::Kind::kPartial, .ranges = {}, .over = over, .canonical = canonical}},
+      {}};
 }
 
 std::vector<int64_t> balanced_cuts(int64_t extent, int p) {
   std::vector<int64_t> cuts;
   for (int i = 0; i <= p; ++i) cuts.push_back(extent * i / p);
   return cuts;
+}
+
+std::vector<Range> ranges_of(const std::vector<int64_t>& cuts) {
+  std::vector<Range> ranges;
+  for (size_t i = 0; i + 1 < cuts.size(); ++i) ranges.push_back({cuts[i], cuts[i + 1]});
+  return ranges;
+}
+
+std::vector<int64_t> canonical_cuts(int64_t extent) {
+  int shards = 1;
+  while (shards < 8 && shards * 2 <= extent) shards *= 2;
+  return balanced_cuts(extent, shards);
+}
+
+bool canonical_parts(int64_t extent, int p) {
+  const int count = static_cast<int>(canonical_cuts(extent).size()) - 1;
+  return p <= count && count % p == 0;
 }
 
 namespace {

@@ -22,23 +22,42 @@ struct Mesh {
   bool operator==(const Mesh&) const = default;
 };
 
+// Indices [lo, hi) of one dimension.
+struct Range {
+  int64_t lo = 0, hi = 0;
+  bool operator==(const Range&) const = default;
+};
+
 // State of a tensor along one mesh axis.
 struct AxisState {
   enum class Kind { kReplicated, kSplit, kPartial };
   Kind kind = Kind::kReplicated;
   int dim = 0;                // kSplit: the dimension that is cut
-  std::vector<int64_t> cuts;  // kSplit: extent + 1 boundaries, in elements of the dimension
+  std::vector<Range> ranges;  // kSplit: per index of the axis; neighbours overlap in halos
+  // kPartial: what the sums run over, as the dimension of an activation (0: examples, 1: channels,
+  // 2: rows, 3: columns), and whether the parts are subtrees of the canonical tree of that sum.
+  int over = 0;
+  bool canonical = false;
   bool operator==(const AxisState&) const = default;
 };
+
+// The part of a device that holds none of a tensor.
+Part nothing(int rank);
 
 struct Layout {
   Mesh mesh;
   std::vector<AxisState> axes;  // one per axis of the mesh
+  // Per position, in place of what the axes say: a box that was cut once more, as the solver's share
+  // of a parameter that is split already.
+  std::vector<Part> pieces;
 
   bool empty() const { return mesh.devices.empty(); }  // not laid out yet
-  // Per position of the mesh, what the device there holds of a tensor of this shape.
+  // Per position of the mesh, what the device there holds of a tensor of this shape. With two axes
+  // of partial sums, sums over rows are the outer ones, then columns, channels, examples.
   std::vector<Part> parts(const Shape& shape) const;
   bool has_partial() const;
+  // Of partial sums: whether adding them as a balanced tree continues the canonical one.
+  bool canonical() const;
   // "[0,1]{S(0)}"; a mesh of one device is printed as "[0]".
   std::string str() const;
   bool operator==(const Layout&) const = default;
@@ -47,10 +66,18 @@ struct Layout {
 Layout replicated(const Mesh& mesh);
 // Along a one-axis mesh.
 Layout split(const Mesh& mesh, int dim, std::vector<int64_t> cuts);
-Layout partial(const Mesh& mesh);
+Layout partial(const Mesh& mesh, int over = 0, bool canonical = false);
 
 // p + 1 boundaries floor(extent * i / p).
 std::vector<int64_t> balanced_cuts(int64_t extent, int p);
+std::vector<Range> ranges_of(const std::vector<int64_t>& cuts);
+
+// Boundaries of the canonical shards of channels, rows, columns or classes: the largest power of two
+// of shards, at most 8 and at most the extent, balanced.
+std::vector<int64_t> canonical_cuts(int64_t extent);
+
+// Whether p balanced parts of the extent are subtrees of the tree over its canonical shards.
+bool canonical_parts(int64_t extent, int p);
 
 // Boundaries of the canonical shards of a batch (design, section 6): the largest power of two of
 // shards, at most 8, such that each has at least one whole block of sixteen examples; whole blocks,

@@ -282,7 +282,9 @@ class Binder {
       return;
     }
     std::vector<const SourceNode*> items;
-    if (value.kind == Kind::kList) {
+    if (is_rows(value, field)) {
+      if (!bind_rows(value, message, field, name, items)) return;
+    } else if (value.kind == Kind::kList) {
       for (const SourceNode& item : value.items) items.push_back(&item);
     } else {
       items.push_back(&value);
@@ -314,6 +316,37 @@ class Binder {
         bind_scalar(item, message, field, item_name);
       }
     }
+  }
+
+  // [[0, 1], [2, 3]] for a field that may be given so.
+  static bool is_rows(const SourceNode& value, const FieldDescriptor& field) {
+    return field.options().HasExtension(schema::rows) && value.kind == Kind::kList &&
+           !value.items.empty() && value.items[0].kind == Kind::kList;
+  }
+
+  // Appends the items of all rows, which must be of one length, and notes the number of rows.
+  bool bind_rows(const SourceNode& value, Message& message, const FieldDescriptor& field,
+                 const std::string& name, std::vector<const SourceNode*>& items) {
+    const size_t length = value.items[0].items.size();
+    for (size_t i = 0; i < value.items.size(); ++i) {
+      const SourceNode& row = value.items[i];
+      if (!expect(row, Kind::kList, "a list", fmt::format("{}[{}]", name, i), row.span)) return false;
+      if (row.items.size() != length) {
+        error(row.span, fmt::format("row {} of {} has {} items, the first has {}; all must be as long",
+                                    i, name, row.items.size(), length));
+        return false;
+      }
+      for (const SourceNode& item : row.items) items.push_back(&item);
+    }
+    const FieldDescriptor& rows = *message.GetDescriptor()->FindFieldByName(
+        field.options().GetExtension(schema::rows));
+    if (mentioned(message, rows.number())) {
+      error(value.span, fmt::format("{} is given in rows, and {} beside it", name, rows.name()));
+      return false;
+    }
+    message.GetReflection()->SetUInt32(&message, &rows,
+                                       static_cast<uint32_t>(value.items.size()));
+    return true;
   }
 
   bool is_layers(const Message& message, const FieldDescriptor& field) const {

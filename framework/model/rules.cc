@@ -4,6 +4,7 @@
 #include <google/protobuf/descriptor.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -175,7 +176,15 @@ void merge_fields(const Message& from, Message& to, const OneofDescriptor* excep
   const Reflection& reflection = *from.GetReflection();
   std::vector<const FieldDescriptor*> fields;
   reflection.ListFields(from, &fields);
+  // A field that only says how another one was written goes with it.
+  std::set<const FieldDescriptor*> kept;
   for (const FieldDescriptor* field : fields) {
+    const FieldDescriptor* rows = to.GetDescriptor()->FindFieldByName(
+        field->options().GetExtension(schema::rows));
+    if (rows != nullptr && reflection.FieldSize(to, field) > 0) kept.insert(rows);
+  }
+  for (const FieldDescriptor* field : fields) {
+    if (kept.contains(field)) continue;
     const OneofDescriptor* oneof = field->real_containing_oneof();
     if (oneof != nullptr && (oneof == except || reflection.HasOneof(to, oneof))) continue;
     const bool given =
