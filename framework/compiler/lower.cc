@@ -167,10 +167,10 @@ class Lowering {
       instr.op = node.op;
       instr.attrs = node.attrs;
       instr.layer = node.layer;
-      bool idle = false;
+      bool idle = !node.out.empty();
       for (const Use& use : node.out) {
         instr.out.push_back(operand(device, use.value, g_.value(use.value).layout));
-        idle |= instr.out.back().box.empty();
+        idle &= instr.out.back().box.empty();
       }
       if (idle) continue;
       for (size_t i = 0; i < node.in.size(); ++i)

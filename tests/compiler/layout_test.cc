@@ -30,12 +30,47 @@ TEST(Layout, SplitReplicatedAndPartial) {
 TEST(Layout, TwoAxes) {
   // Devices 0..5 as 2 x 3: rows split over the first axis, partial sums over the second.
   Mesh mesh{{0, 1, 2, 3, 4, 5}, {2, 3}};
-  Layout layout{mesh,
-                {{AxisState::Kind::kSplit, 0, {0, 4, 10}}, {AxisState::Kind::kPartial, 0, {}}}};
+  const AxisState rows{.kind = AxisState::Kind::kSplit, .dim = 0, .ranges = {{0, 4}, {4, 10}}};
+  const AxisState sums{.kind = AxisState::Kind::kPartial, .ranges = {}};
+  const Layout layout{mesh, {rows, sums}, {}};
   const auto parts = layout.parts(Shape{10});
   EXPECT_EQ(parts[1], (Part{box({{0, 4}}), 1, 3}));
   EXPECT_EQ(parts[5], (Part{box({{4, 10}}), 2, 3}));
   EXPECT_EQ(layout.str(), "[0,1,2,3,4,5]{S(0),P}");
+}
+
+TEST(Layout, HalosOverlapAndSumsNestFromRowsToExamples) {
+  Mesh mesh{{0, 1, 2, 3}, {2, 2}};
+  const AxisState halo{.kind = AxisState::Kind::kSplit, .dim = 2, .ranges = {{0, 6}, {4, 10}}};
+  const AxisState all{.ranges = {}};
+  const Layout rows{mesh, {all, halo}, {}};
+  EXPECT_EQ(rows.str(), "[0,1,2,3]{R,S(2)+halo}");
+  EXPECT_EQ(rows.parts(Shape{1, 1, 10, 1})[3].box, box({{0, 1}, {0, 1}, {4, 10}, {0, 1}}));
+  // Examples over the first axis, rows over the second: of one row range all examples follow on each
+  // other.
+  const AxisState examples{.kind = AxisState::Kind::kPartial, .ranges = {}, .over = 0};
+  const AxisState over_rows{.kind = AxisState::Kind::kPartial, .ranges = {}, .over = 2};
+  const auto parts = Layout{mesh, {examples, over_rows}, {}}.parts(Shape{3});
+  EXPECT_EQ(parts[0].k, 0);
+  EXPECT_EQ(parts[1].k, 2);  // the first examples, the second rows
+  EXPECT_EQ(parts[2].k, 1);
+  EXPECT_EQ(parts[3].k, 3);
+}
+
+TEST(Canonical, ShardsOfAnExtentAreAPowerOfTwo) {
+  EXPECT_EQ(canonical_cuts(4096).size(), 9u);
+  EXPECT_EQ(canonical_cuts(5), (std::vector<int64_t>{0, 1, 2, 3, 5}));
+  EXPECT_EQ(canonical_cuts(1), (std::vector<int64_t>{0, 1}));
+  EXPECT_TRUE(canonical_parts(5, 4));
+  EXPECT_FALSE(canonical_parts(5, 3));
+  EXPECT_FALSE(canonical_parts(4, 8));
+  for (int64_t extent = 1; extent < 300; ++extent)
+    for (int p : {1, 2, 4, 8})
+      if (canonical_parts(extent, p))
+        for (int64_t cut : balanced_cuts(extent, p)) {
+          const auto shards = canonical_cuts(extent);
+          EXPECT_NE(std::find(shards.begin(), shards.end(), cut), shards.end());
+        }
 }
 
 TEST(Batch, CanonicalShardsAreWholeBlocksAndAPowerOfTwo) {
