@@ -15,7 +15,7 @@ void check_graph(const Graph& graph, const std::string& pass, const CompileOptio
 }  // namespace
 
 std::vector<std::string> pass_names() {
-  return {"build", "place", "grad", "shard", "sync", "lower", "memory"};
+  return {"build", "place", "grad", "rebatch", "shard", "sync", "lower", "memory"};
 }
 
 std::optional<Plan> compile(const BoundModel& model, std::span<const LayerDef* const> layers,
@@ -35,6 +35,8 @@ std::optional<Plan> compile(const BoundModel& model, std::span<const LayerDef* c
   done("place");
   grad(graph);
   done("grad");
+  if (!rebatch(graph, model, diagnostics)) return std::nullopt;
+  done("rebatch");
   shard(graph);
   done("shard");
   sync(graph);

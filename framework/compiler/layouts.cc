@@ -51,8 +51,9 @@ std::vector<int64_t> cuts_of(const GraphLayer& layer, Mode mode, const Value& va
 }
 
 // How much there is to be summed, as canonical_parts counts it.
-bool canonical_sum(const Graph& graph, const GraphLayer& layer, const Role& role, int over, int p) {
-  if (over == 0) return canonical_tree(graph.batch, p);
+bool canonical_sum(const Graph& graph, const GraphLayer& layer, const Role& role,
+                   const Value& sum, int over, int p) {
+  if (over == 0) return canonical_tree(sum.examples > 0 ? sum.examples : graph.batch, p);
   // Over input channels forward, over filters or pixels of the output backward.
   const int value = role.kind == RoleKind::kSum ? layer.inputs[0] : layer.output;
   return canonical_parts(graph.value(value).shape[over], p);
@@ -146,7 +147,7 @@ std::optional<Range> needed(const Graph& graph, const Node& n, size_t i, int dim
 
 Layout layout_of(const Graph& graph, const GraphLayer& layer, const Role& role,
                  const Value& value) {
-  Layout layout{layer.mesh, {}, {}};
+  Layout layout{layer.mesh, {}, {}, value.pass, value.passes};
   for (size_t a = 0; a < layer.rules.size(); ++a) {
     const int p = layer.mesh.extents[a];
     const DimState state = state_of(*layer.rules[a], role);
@@ -157,7 +158,7 @@ Layout layout_of(const Graph& graph, const GraphLayer& layer, const Role& role,
       axis.ranges = ranges_of(cuts_of(layer, layer.rules[a]->mode, value, state.dim, p));
     } else if (state.kind == AxisState::Kind::kPartial) {
       axis.over = state.dim;
-      axis.canonical = canonical_sum(graph, layer, role, state.dim, p);
+      axis.canonical = canonical_sum(graph, layer, role, value, state.dim, p);
     }
     layout.axes.push_back(std::move(axis));
   }
@@ -188,6 +189,12 @@ Layout operand_layout(const Graph& graph, const Node& node, size_t i) {
 
 Layout result_layout(const Graph& graph, const Node& node, size_t i) {
   const GraphLayer& layer = graph.layer(node.layer);
+  if (node.op == Op::kSum) {
+    Layout layout = node.in_layout[0];
+    layout.pass = 0;
+    layout.passes = 1;
+    return layout;
+  }
   Layout layout =
       layout_of(graph, layer, node.out[i].role, graph.value(node.out[i].value));
   if (node.op != Op::kConcatBwd) return layout;

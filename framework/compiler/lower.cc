@@ -31,7 +31,7 @@ class Pattern {
   Exchange::Kind kind() const {
     using K = Exchange::Kind;
     const int members = from_.members;
-    if (from_.partial) {
+    if (from_.of > to_.of) {
       if (from_.whole != members) return K::kBoxes;
       if (to_.whole == members) return K::kAllReduce;
       if (to_.whole == 1 && to_.parts == 0) return K::kReduce;
@@ -54,7 +54,7 @@ class Pattern {
     int whole = 0;    // hold or want all of the tensor
     int parts = 0;    // hold or want a smaller box
     int64_t elements = 0;
-    bool partial = false;
+    int of = 1;
     std::vector<Box> boxes;
     std::vector<bool> takes_part;
   };
@@ -63,7 +63,7 @@ class Pattern {
     ++side->members;
     side->takes_part.push_back(!part.box.empty());
     if (part.box.empty()) return;
-    side->partial |= part.of > 1;
+    side->of = std::max(side->of, part.of);
     side->elements += part.box.count();
     side->boxes.push_back(part.box);
     ++(part.box == whole_ ? side->whole : side->parts);
@@ -102,7 +102,9 @@ class Lowering {
   Plan run() {
     for (const Node& node : g_.nodes) {
       if (node.op == Op::kExchange)
-        lower_exchange(node);
+        lower_exchange(node, node.in[0].value, node.out[0].value);
+      else if (node.op == Op::kRowsJoin)
+        lower_join(node);
       else
         lower_node(node);
     }
@@ -199,36 +201,38 @@ class Lowering {
       const Tensor& t = plan_.tensors[static_cast<size_t>(
           plan_.devices[static_cast<size_t>(device_)].buffers[static_cast<size_t>(o.buffer)].tensor)];
       std::vector<int64_t> cuts{o.box.lo(dim)};
-      for (int64_t b : dim == 0 ? plan_.shards : canonical_cuts(t.shape[dim]))
+      for (int64_t b : dim == 0 ? canonical_shards(t.shape[0]) : canonical_cuts(t.shape[dim]))
         if (b > o.box.lo(dim) && b < o.box.hi(dim)) cuts.push_back(b);
       cuts.push_back(o.box.hi(dim));
       instr.attrs.set(name, cuts);
     }
   }
 
-  // One box copy or sum between layouts. Where devices hold the same parts each group of replicas
-  // serves its own members, and what has nothing to do with each other is exchanged apart: so the
-  // rows and columns of a mesh have collectives of their own.
-  void lower_exchange(const Node& node) {
-    const Value& source = g_.value(node.in[0].value);
-    const Value& target = g_.value(node.out[0].value);
+  // One box copy or sum between layouts, or between a batch and one of its sub-batches. Where devices
+  // hold the same parts each group of replicas serves its own members, and what has nothing to do
+  // with each other is exchanged apart: so the rows and columns of a mesh have collectives of their
+  // own.
+  void lower_exchange(const Node& node, int from, int to) {
+    const Value& source = g_.value(from);
+    const Value& target = g_.value(to);
     std::vector<Member> members;
     const std::vector<Part> held = source.layout.parts(source.shape);
     const std::vector<Part> wanted = target.layout.parts(target.shape);
+    const Part none = nothing(source.shape.rank());
     for (size_t i = 0; i < held.size(); ++i)
-      members.push_back({source.layout.mesh.devices[i], held[i], nothing(source.shape.rank()), 0});
+      members.push_back({source.layout.mesh.devices[i], held[i], none, 0});
     for (size_t i = 0; i < wanted.size(); ++i) {
       const int device = target.layout.mesh.devices[i];
       const auto at = std::ranges::find(members, device, &Member::device);
       if (at == members.end())
-        members.push_back({device, nothing(source.shape.rank()), wanted[i], -1});
+        members.push_back({device, none, wanted[i], -1});
       else
         at->to = wanted[i];
     }
-    const int groups = number_replicas(members);
-    for (int g = 0; g < groups; ++g)
-      for (std::vector<Member>& part : components(replica_group(members, g, groups)))
-        add_exchange(node, std::move(part), source.layout.canonical());
+    for (const Rows& rows : shared_rows(source, target, members))
+      for (std::vector<Member>& group : replica_groups(within(members, rows)))
+        for (std::vector<Member>& part : components(group))
+          add_exchange(node, from, to, rows, std::move(part));
   }
 
   struct Member {
@@ -237,38 +241,105 @@ class Lowering {
     int replica = 0;  // among the devices that hold the same part; -1: it holds none
   };
 
-  // Numbers the devices that hold equal parts. The number of complete sets of parts.
-  static int number_replicas(std::vector<Member>& members) {
+  // Pieces of dimension 0 that both sides have: [first, first + count) of the sub-batch are the
+  // examples from `lo` on of the whole. Empty: the sides have the same rows.
+  struct Segment {
+    int64_t first = 0, lo = 0, count = 0;
+  };
+  struct Rows {
+    std::vector<Segment> segments;
+    bool from_whole = false;  // the source is the whole batch, else the destination is
+  };
+
+  // In how many exchanges the rows go over: in one where each member's box of the whole meets one
+  // segment at most, else one for each segment.
+  std::vector<Rows> shared_rows(const Value& source, const Value& target,
+                                const std::vector<Member>& members) const {
+    const bool sub_source = source.attrs.has("rows"), sub_target = target.attrs.has("rows");
+    if (sub_source == sub_target) return {Rows{}};
+    Rows all{{}, sub_target};
+    const std::vector<int64_t> rows = (sub_target ? target : source).attrs.list("rows");
+    int64_t first = 0;
+    for (size_t i = 0; i < rows.size(); i += 2) {
+      all.segments.push_back({first, rows[i], rows[i + 1] - rows[i]});
+      first += rows[i + 1] - rows[i];
+    }
+    const bool single = std::ranges::all_of(members, [&](const Member& m) {
+      const Box& box = (sub_target ? m.from : m.to).box;
+      return box.empty() || std::ranges::count_if(all.segments, [&](const Segment& s) {
+                              return box.lo(0) < s.lo + s.count && s.lo < box.hi(0);
+                            }) <= 1;
+    });
+    if (single) return {all};
+    std::vector<Rows> each;
+    for (const Segment& s : all.segments) each.push_back({{s}, sub_target});
+    return each;
+  }
+
+  // The members' parts within the rows, in the row numbers of the sub-batch.
+  static std::vector<Member> within(std::vector<Member> members, const Rows& rows) {
+    if (rows.segments.empty()) return members;
+    for (Member& m : members) {
+      Part& whole = rows.from_whole ? m.from : m.to;
+      Part& sub = rows.from_whole ? m.to : m.from;
+      const auto clip = [](Part& part, int64_t lo, int64_t hi) {
+        lo = std::max(lo, part.box.lo(0));
+        hi = std::min(hi, part.box.hi(0));
+        if (lo < hi)
+          part.box.set(0, lo, hi);
+        else
+          part = nothing(part.box.rank());
+        return lo < hi;
+      };
+      Part found = nothing(whole.box.rank());
+      if (!whole.box.empty())
+        for (const Segment& s : rows.segments) {
+          Part part = whole;
+          if (!clip(part, s.lo, s.lo + s.count)) continue;
+          part.box.set(0, part.box.lo(0) - s.lo + s.first, part.box.hi(0) - s.lo + s.first);
+          found = part;
+        }
+      whole = found;
+      if (!sub.box.empty() && rows.segments.size() == 1)
+        clip(sub, rows.segments[0].first, rows.segments[0].first + rows.segments[0].count);
+    }
+    return members;
+  }
+
+  // Back to the row numbers of the whole.
+  static void to_whole(const Rows& rows, Part* part) {
+    if (part->box.empty()) return;
+    for (const Segment& s : rows.segments)
+      if (part->box.lo(0) >= s.first && part->box.hi(0) <= s.first + s.count) {
+        part->box.set(0, part->box.lo(0) - s.first + s.lo, part->box.hi(0) - s.first + s.lo);
+        return;
+      }
+  }
+
+  // Members by the set of parts that serves them: each complete set its own devices, and those that
+  // hold nothing dealt out over the sets.
+  static std::vector<std::vector<Member>> replica_groups(std::vector<Member> members) {
     std::vector<std::pair<Part, int>> seen;
     for (Member& m : members) {
-      if (m.from.box.empty()) {
-        m.replica = -1;
-        continue;
-      }
+      m.replica = -1;
+      if (m.from.box.empty()) continue;
       const auto at = std::ranges::find(seen, m.from, &std::pair<Part, int>::first);
       m.replica = at == seen.end() ? 0 : at->second;
       at == seen.end() ? seen.emplace_back(m.from, 1) : *at = {m.from, m.replica + 1};
     }
-    int groups = seen.empty() ? 0 : seen[0].second;
-    for (const auto& [part, count] : seen) groups = std::min(groups, count);
-    return groups;
-  }
-
-  // The members that set g of the parts serves: its own devices, and those that hold nothing, dealt
-  // out over the sets.
-  static std::vector<Member> replica_group(const std::vector<Member>& members, int g, int groups) {
-    std::vector<Member> all;
+    int sets = seen.empty() ? 0 : seen[0].second;
+    for (const auto& [part, count] : seen) sets = std::min(sets, count);
+    std::vector<std::vector<Member>> groups(static_cast<size_t>(sets));
     int others = 0;
-    for (const Member& m : members) {
-      Member copy = m;
+    for (Member& m : members) {
       int set = m.replica;
-      if (set < 0 || set >= groups) {  // holds nothing, or what the sets have already
-        copy.from = nothing(m.from.box.rank());
-        set = others++ % groups;
+      if (set < 0 || set >= sets) {  // holds nothing, or what the sets have already
+        m.from = nothing(m.from.box.rank());
+        set = sets == 0 ? 0 : others++ % sets;
       }
-      if (set == g) all.push_back(copy);
+      if (sets > 0) groups[static_cast<size_t>(set)].push_back(m);
     }
-    return all;
+    return groups;
   }
 
   // Split into members that have to do with each other, in their order.
@@ -301,22 +372,27 @@ class Lowering {
     return parts;
   }
 
-  void add_exchange(const Node& node, std::vector<Member> members, bool canonical) {
-    const int from = node.in[0].value, to = node.out[0].value;
+  void add_exchange(const Node& node, int from, int to, const Rows& rows,
+                    std::vector<Member> members) {
     Exchange e;
     e.tensor = tensor_of(from);
+    e.into = tensor_of(to);
     e.layer = node.layer;
     e.edge = node.edge;
-    int of = 1;
+    bool sums = false;
     for (const Member& m : members) {
       e.group.push_back(m.device);
       e.from.push_back(m.from);
       e.to.push_back(m.to);
-      of = std::max(of, m.from.of);
+      sums |= !m.from.box.empty() && m.from.of > g_.value(to).layout.passes;
     }
-    if (of > 1) e.order = canonical ? Exchange::Order::kTree : Exchange::Order::kRank;
+    if (sums)
+      e.order = g_.value(from).layout.canonical() ? Exchange::Order::kTree : Exchange::Order::kRank;
     e.kind = Pattern(e).kind();
-    e.bytes = wire_bytes(e, plan_.tensors[static_cast<size_t>(e.tensor)]);
+    if (!rows.segments.empty())
+      for (size_t i = 0; i < members.size(); ++i)
+        to_whole(rows, rows.from_whole ? &e.from[i] : &e.to[i]);
+    e.bytes = wire_bytes(plan_, e);
     const auto id = static_cast<int64_t>(plan_.exchanges.size());
     for (size_t i = 0; i < e.group.size(); ++i) {
       const int device = e.group[i];
@@ -325,11 +401,39 @@ class Lowering {
       instr.in = {operand(device, from, g_.value(from).layout)};
       instr.in[0].box = e.from[i].box;
       instr.out = {operand(device, to, g_.value(to).layout)};
+      instr.out[0].box = e.to[i].box;
       instr.attrs.set("id", id);
       instr.layer = node.layer;
       plan_.devices[static_cast<size_t>(device)].instrs.push_back(std::move(instr));
     }
     plan_.exchanges.push_back(std::move(e));
+  }
+
+  // The values of passes become one: each device puts together what it has, or else every pass
+  // brings its rows to those who want them.
+  void lower_join(const Node& node) {
+    const Value& whole = g_.value(node.out[0].value);
+    const std::vector<Part> wanted = whole.layout.parts(whole.shape);
+    bool local = true;
+    for (size_t i = 0; i < wanted.size() && local; ++i) {
+      if (wanted[i].box.empty()) continue;
+      int64_t rows = 0;
+      for (const Use& use : node.in) {
+        const Value& part = g_.value(use.value);
+        const int at = part.layout.mesh.position(whole.layout.mesh.devices[i]);
+        if (at < 0) continue;
+        const Part held = part.layout.parts(part.shape)[static_cast<size_t>(at)];
+        local &= held.k == wanted[i].k && held.of == wanted[i].of;
+        for (int d = 1; d < held.box.rank(); ++d)
+          local &= held.box.lo(d) == wanted[i].box.lo(d) && held.box.hi(d) == wanted[i].box.hi(d);
+        rows += held.box.extent(0);
+      }
+      local &= rows == wanted[i].box.extent(0) && rows == whole.shape[0];
+    }
+    if (local)
+      lower_node(node);
+    else
+      for (const Use& use : node.in) lower_exchange(node, use.value, node.out[0].value);
   }
 
   const Graph& g_;

@@ -43,6 +43,27 @@ void note_states(const Graph& graph, const Node& reader, const Use& use, const L
   }
 }
 
+// Makes a value of a pass from that of the whole batch, or one of the whole batch from those of its
+// passes: as its first reader wants it.
+Node make_sub_batch(Graph& graph, const Node& reader, const Use& use, const Layout& want) {
+  Value& value = graph.value(use.value);
+  CHECK_MSG(value.whole >= 0 || !value.joined.empty(), "nothing makes %" + value.name);
+  value.layout = want;
+  Node node;
+  node.op = value.whole >= 0 ? Op::kExchange : Op::kRowsJoin;
+  for (int part : value.whole >= 0 ? std::vector<int>{value.whole} : value.joined) {
+    node.in.push_back({part, Role{}});
+    node.in_layout.push_back(graph.value(part).layout);
+  }
+  node.out = {{use.value, Role{}}};
+  node.layer = reader.layer;
+  node.phase = reader.phase;
+  node.pass = reader.pass;
+  node.edge = edge_of(graph, value, reader);
+  note_states(graph, reader, use, node.in_layout[0], want, &node);
+  return node;
+}
+
 }  // namespace
 
 bool readable_as(const Shape& shape, const Layout& have, const Layout& want) {
@@ -91,6 +112,10 @@ void shard(Graph& graph) {
     // The host can fill any box of an input, so a second layout costs no communication.
     const bool input = value.kind == TensorKind::kInput;
     if (input && value.layout.empty()) value.layout = want;
+    if (value.layout.empty()) {
+      nodes.push_back(make_sub_batch(graph, reader, use, want));
+      return use.value;
+    }
     if (readable_as(value.shape, value.layout, want)) return use.value;
     for (int v : versions[use.value])
       if (readable_as(value.shape, graph.value(v).layout, want)) return v;

@@ -25,82 +25,118 @@ Layout update_layout(const Value& w, const Value& gradient) {
   return layout;
 }
 
-void add_update(Graph& graph, int param, int gradient, std::vector<Node>& nodes) {
-  const Value w = graph.value(param);
-  const Layout layout = update_layout(w, graph.value(gradient));
+class Sync {
+ public:
+  explicit Sync(Graph& graph) : g_(graph) {}
 
-  int complete = gradient;
-  if (!readable_as(w.shape, graph.value(gradient).layout, layout)) {
-    nodes.push_back(make_exchange(graph, gradient, layout, NodePhase::kUpdate, w.name + ".grad"));
-    complete = nodes.back().out[0].value;
+  // Updates come after the last node that reads the parameter as it was, or makes the gradient.
+  void run() {
+    std::vector<Node> before = std::move(g_.nodes);
+    std::map<size_t, std::vector<int>> due;  // gradients, by node
+    for (const GraphLayer& layer : g_.layers)
+      for (int w : layer.params)
+        if (g_.value(w).update.real("rate") != 0)
+          for (const auto& [node, gradient] : find_gradients(before, w)) due[node].push_back(gradient);
+    for (size_t i = 0; i < before.size(); ++i) {
+      for (Use& use : before[i].in)
+        if (const auto at = current_.find(use.value); at != current_.end()) use.value = at->second;
+      g_.nodes.push_back(std::move(before[i]));
+      if (const auto it = due.find(i); it != due.end())
+        for (int gradient : it->second) add_update(gradient);
+    }
+    g_.renumber();
   }
-  Value momentum;
-  momentum.name = w.name + ".momentum";
-  momentum.kind = TensorKind::kState;
-  momentum.dtype = w.dtype;
-  momentum.shape = w.shape;
-  momentum.layer = w.layer;
-  momentum.layout = layout;
-  momentum.attrs.set("init", "constant").set("value", 0.0);
-  const int m = graph.add_value(std::move(momentum));
 
-  const auto updated = [&](int of) {
-    Value v = graph.value(of);
-    v.name += ".new";
-    v.tensor = of;
-    v.memory = of;
-    v.layout = layout;
-    return graph.add_value(std::move(v));
-  };
-  Node update;
-  update.op = Op::kUpdateSgd;
-  update.in = {Use{complete, {}}, Use{param, {}}, Use{m, {}}};
-  update.in_layout = {layout, layout, layout};
-  update.out = {Use{updated(param), {}}, Use{updated(m), {}}};
-  update.attrs.set("rate", w.update.real("rate"))
-      .set("decay", w.update.real("decay"))
-      .set("momentum", graph.momentum);
-  update.layer = w.layer;
-  update.phase = NodePhase::kUpdate;
-  const int new_w = update.out[0].value;
-  nodes.push_back(std::move(update));
-  if (layout != w.layout)
-    nodes.push_back(make_exchange(graph, new_w, w.layout, NodePhase::kUpdate, w.name, param));
-}
+ private:
+  // The gradients of a parameter, each with the node after which it is applied: the last one of its
+  // passes that uses either.
+  std::vector<std::pair<size_t, int>> find_gradients(const std::vector<Node>& nodes, int w) const {
+    std::vector<std::pair<size_t, int>> found;
+    for (size_t i = 0; i < nodes.size(); ++i)
+      for (const Use& use : nodes[i].out)
+        if (g_.value(use.value).gradient_of == w && g_.value(use.value).tensor == use.value)
+          found.emplace_back(i, use.value);
+    for (auto& [last, gradient] : found) {
+      const int pass = nodes[last].pass;  // -1: of all passes
+      for (size_t i = 0; i < nodes.size(); ++i)
+        for (const Use& use : nodes[i].in)
+          if (use.value == w && (pass < 0 || nodes[i].pass <= pass)) last = std::max(last, i);
+    }
+    return found;
+  }
+
+  void add_update(int gradient) {
+    const Value g = g_.value(gradient);
+    const int param = g.gradient_of;
+    const Value w = g_.value(param);
+    const Layout layout = update_layout(w, g);
+
+    int complete = gradient;
+    if (!readable_as(w.shape, g.layout, layout)) {
+      g_.nodes.push_back(make_exchange(g_, gradient, layout, NodePhase::kUpdate, w.name + ".grad"));
+      complete = g_.nodes.back().out[0].value;
+    }
+    const int momentum = momentum_of(param, layout);
+    Node update;
+    update.op = Op::kUpdateSgd;
+    update.in = {Use{complete, {}}, Use{now(param), {}}, Use{now(momentum), {}}};
+    update.in_layout = {layout, layout, layout};
+    const auto result = [&](int of) {
+      Value v = g_.value(of);
+      int updates = 0;
+      for (const Value& other : g_.values) updates += other.tensor == of && other.memory == of;
+      v.name += ".new" + (updates > 1 ? std::to_string(updates) : "");
+      v.tensor = v.memory = of;
+      v.layout = layout;
+      return g_.add_value(std::move(v));
+    };
+    update.out = {Use{result(param), {}}, Use{result(momentum), {}}};
+    const int64_t examples = g.examples > 0 ? g.examples : g_.batch;
+    const double rate = w.update.real("rate");
+    update.attrs.set("rate", rate * g_.scaling.rate_factor(examples))
+        .set("decay", g_.scaling.decay(w.update.real("decay"), rate, examples))
+        .set("momentum", g_.momentum);
+    if (g.scale != 1) update.attrs.set("scale", g.scale);
+    update.layer = w.layer;
+    update.phase = NodePhase::kUpdate;
+    current_[param] = update.out[0].value;
+    current_[momentum] = update.out[1].value;
+    g_.nodes.push_back(std::move(update));
+    if (layout != w.layout) {
+      g_.nodes.push_back(
+          make_exchange(g_, now(param), w.layout, NodePhase::kUpdate, w.name, param));
+      current_[param] = g_.nodes.back().out[0].value;
+    }
+  }
+
+  int now(int value) const {
+    const auto at = current_.find(value);
+    return at == current_.end() ? value : at->second;
+  }
+
+  int momentum_of(int param, const Layout& layout) {
+    if (const auto at = momentum_.find(param); at != momentum_.end()) return at->second;
+    const Value w = g_.value(param);
+    Value momentum;
+    momentum.name = w.name + ".momentum";
+    momentum.kind = TensorKind::kState;
+    momentum.dtype = w.dtype;
+    momentum.shape = w.shape;
+    momentum.layer = w.layer;
+    momentum.layout = layout;
+    momentum.attrs.set("init", "constant").set("value", 0.0);
+    return momentum_[param] = g_.add_value(std::move(momentum));
+  }
+
+  Graph& g_;
+  std::map<int, int> current_;   // of a parameter or state, the value after its last update so far
+  std::map<int, int> momentum_;  // of a parameter
+};
 
 }  // namespace
 
 void sync(Graph& graph) {
-  if (graph.phase != Plan::Phase::kTrain) return;
-  struct Param {
-    int value, gradient, last = -1;  // last node that reads it or makes its gradient
-  };
-  std::map<int, std::vector<Param>> due;  // by last node
-  for (const GraphLayer& layer : graph.layers)
-    for (int value : layer.params) {
-      if (graph.value(value).update.real("rate") == 0) continue;
-      Param p{value, -1};
-      for (size_t i = 0; i < graph.nodes.size(); ++i) {
-        for (const Use& use : graph.nodes[i].in)
-          if (graph.value(use.value).tensor == value) p.last = static_cast<int>(i);
-        for (const Use& use : graph.nodes[i].out)
-          if (graph.value(use.value).name == graph.value(value).name + ".grad") {
-            p.gradient = use.value;
-            p.last = static_cast<int>(i);
-          }
-      }
-      if (p.gradient >= 0) due[p.last].push_back(p);
-    }
-
-  std::vector<Node> nodes;
-  const std::vector<Node> before = std::move(graph.nodes);
-  for (size_t i = 0; i < before.size(); ++i) {
-    nodes.push_back(before[i]);
-    if (const auto it = due.find(static_cast<int>(i)); it != due.end())
-      for (const Param& p : it->second) add_update(graph, p.value, p.gradient, nodes);
-  }
-  graph.nodes = std::move(nodes);
-  graph.renumber();
+  if (graph.phase == Plan::Phase::kTrain) Sync(graph).run();
 }
 
 }  // namespace convnet

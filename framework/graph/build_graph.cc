@@ -325,6 +325,13 @@ bool build_graph(const BoundModel& model, std::span<const LayerDef* const> layer
   graph.devices = devices > 0 ? devices : static_cast<int>(m.devices());
   graph.seed = m.train().seed();
   graph.momentum = m.train().momentum();
+  if (m.train().has_scaling()) {
+    using Scaling = schema::Scaling;
+    const Scaling& scaling = m.train().scaling();
+    const double powers[] = {1, 0.5, 0};  // linear, sqrt, keep_rate
+    graph.scaling = {int64_t{scaling.batch()}, powers[scaling.rate()],
+                     scaling.decay() == Scaling::adjusted, m.train().rate().base()};
+  }
   return Builder(model, layers, graph, diagnostics).run();
 }
 

@@ -1,8 +1,24 @@
 #include "framework/graph/graph.h"
 
+#include "framework/base/exact_math.h"
+
 #include <numeric>
 
 namespace convnet {
+
+double Graph::Scaling::rate_factor(int64_t examples) const {
+  if (batch == 0) return 1;
+  return exact_pow(static_cast<double>(examples) / static_cast<double>(batch), rate_power);
+}
+
+// One step at rate' = factor * rate shrinks weights as k steps at `rate` do:
+// 1 - rate' decay' = (1 - rate decay)^k.
+double Graph::Scaling::decay(double decay, double rate, int64_t examples) const {
+  const double each = base_rate * rate;
+  if (batch == 0 || !adjust_decay || each == 0 || decay == 0) return decay;
+  const double k = static_cast<double>(examples) / static_cast<double>(batch);
+  return (1 - exact_pow(1 - each * decay, k)) / (each * rate_factor(examples));
+}
 
 int Graph::add_value(Value value) {
   CHECK_MSG(names_.insert(value.name).second, "two values named '" + value.name + "'");

@@ -73,6 +73,16 @@ struct Value {
   Attrs update;       // parameters: rate (factor of the step's) and decay, for the solver
   int producer = -1;  // node; -1: input, parameter, state
   int layer = -1;
+  // Of a gradient: its parameter, the number of examples that it sums over (0: the batch), and the
+  // factor that makes it the mean over them, where the loss was divided by the batch.
+  int gradient_of = -1;
+  int64_t examples = 0;
+  double scale = 1;
+  // Computed in passes: partial sums of pass `pass` of so many, where they are added up; a sub-batch
+  // of another value, `whole`; and the values of the passes that this one consists of.
+  int pass = 0, passes = 1;
+  int whole = -1;
+  std::vector<int> joined;
   // The value whose logical tensor this is: differs from its own index for a second layout of a
   // tensor and for an updated parameter.
   int tensor = -1;
@@ -89,6 +99,7 @@ struct Node {
   Attrs attrs;
   int layer = -1;
   NodePhase phase = NodePhase::kForward;
+  int pass = -1;  // of the layers that are computed in passes
   // Since pass "shard": what each operand must be laid out as. A value whose parts contain the
   // parts asked for needs no communication: the node then reads a box of it.
   std::vector<Layout> in_layout;
@@ -116,6 +127,8 @@ struct GraphLayer {
   // groups of a convolution, the channels under a fully-connected layer's columns.
   std::map<Mode, int64_t> units;
   std::map<Mode, std::string> refused;  // modes that this layer cannot have, and why
+  // Since pass "rebatch": passes after which its parameters are updated; 0: at the end of the step.
+  int update_period = 0;
   // Since pass "place": one rule per axis.
   Mesh mesh;
   std::vector<const ShardRule*> rules;
@@ -131,6 +144,17 @@ class Graph {
   int devices = 1;
   uint64_t seed = 0;
   double momentum = 0;  // of the solver
+  // Factor of the learning rate, and the weight decay, of a parameter that is updated after so many
+  // examples.
+  struct Scaling {
+    int64_t batch = 0;  // that the model's rate and decays are for; 0: any
+    double rate_power = 0;
+    bool adjust_decay = false;
+    double base_rate = 0;
+
+    double rate_factor(int64_t examples) const;
+    double decay(double decay, double rate, int64_t examples) const;  // rate: the parameter's factor
+  } scaling;
 
   std::vector<GraphLayer> layers;  // in an order in which inputs come first
   std::vector<Value> values;

@@ -212,6 +212,7 @@ Use GradBuilder::new_dparam(int i) {
   Value v;
   v.name = w.name + ".grad";
   v.kind = TensorKind::kGradient;
+  v.gradient_of = param(i).value;
   v.dtype = graph_.dtype;
   v.shape = w.shape;
   v.layer = layer_;

@@ -39,7 +39,7 @@ std::vector<Part> Layout::parts(const Shape& shape) const {
                    [&](size_t a, size_t b) { return nesting(axes[a]) < nesting(axes[b]); });
   std::vector<Part> all;
   for (int position = 0; position < mesh.size(); ++position) {
-    Part part{Box(shape), 0, 1};
+    Part part{Box(shape), pass, passes};
     for (size_t a : order) {
       int stride = 1;
       for (size_t later = a + 1; later < axes.size(); ++later) stride *= mesh.extents[later];
@@ -81,7 +81,9 @@ std::string Layout::str() const {
   for (size_t i = 0; i < mesh.devices.size(); ++i)
     s += (i ? "," : "") + std::to_string(mesh.devices[i]);
   s += "]";
-  if (mesh.size() == 1) return s;
+  const std::string of_passes =
+      passes > 1 ? "#" + std::to_string(pass) + "/" + std::to_string(passes) : "";
+  if (mesh.size() == 1) return s + of_passes;
   s += "{";
   for (size_t a = 0; a < axes.size(); ++a) {
     if (a) s += ",";
@@ -102,24 +104,24 @@ std::string Layout::str() const {
         break;
     }
   }
-  return s + (pieces.empty() ? "}" : "/p}");
+  return s + (pieces.empty() ? "}" : "/p}") + of_passes;
 }
 
 Layout replicated(const Mesh& mesh) {
-  return Layout{mesh, std::vector<AxisState>(mesh.extents.size()), {}};
+  return Layout{mesh, std::vector<AxisState>(mesh.extents.size()), {}, 0, 1};
 }
 
 Layout split(const Mesh& mesh, int dim, std::vector<int64_t> cuts) {
   CHECK(mesh.extents.size() == 1);
   AxisState axis{.kind = AxisState::Kind::kSplit, .dim = dim, .ranges = ranges_of(cuts)};
-  return Layout{mesh, {std::move(axis)}, {}};
+  return Layout{mesh, {std::move(axis)}, {}, 0, 1};
 }
 
 Layout partial(const Mesh& mesh, int over, bool canonical) {
   CHECK(mesh.extents.size() == 1);
   return Layout{
       mesh, {{.kind = AxisState::Kind::kPartial, .ranges = {}, .over = over, .canonical = canonical}},
-      {}};
+      {}, 0, 1};
 }
 
 std::vector<int64_t> balanced_cuts(int64_t extent, int p) {

@@ -50,6 +50,8 @@ struct Layout {
   // Per position, in place of what the axes say: a box that was cut once more, as the solver's share
   // of a parameter that is split already.
   std::vector<Part> pieces;
+  // Partial sums of one pass of `passes`, which are added up later.
+  int pass = 0, passes = 1;
 
   bool empty() const { return mesh.devices.empty(); }  // not laid out yet
   // Per position of the mesh, what the device there holds of a tensor of this shape. With two axes

@@ -32,6 +32,9 @@ class Verifier {
 
   void check_values() {
     std::set<std::string> names;
+    std::set<int> read;
+    for (const Node& n : g_.nodes)
+      for (const Use& use : n.in) read.insert(use.value);
     for (size_t i = 0; i < g_.values.size(); ++i) {
       const Value& v = g_.values[i];
       if (!names.insert(v.name).second) fault("two values are named %" + v.name);
@@ -42,7 +45,10 @@ class Verifier {
       const bool own = v.tensor == static_cast<int>(i);
       // A second layout of an input is filled by the host, too; every other one is made by a node.
       const bool given = own ? outside : v.kind == TensorKind::kInput;
-      if (fresh && !given) fault("nothing produces %" + v.name);
+      // Sub-batches, and what is joined from them, are made when their layout is known; values of
+      // layers that are computed in passes have no use of their own.
+      const bool later = !laid_out_ && (v.whole >= 0 || !v.joined.empty());
+      if (fresh && !given && !later && read.contains(static_cast<int>(i))) fault("nothing produces %" + v.name);
       if (!fresh && own && outside) fault("%" + v.name + " is produced by a node");
       const Value& logical = g_.value(v.tensor);
       if (logical.shape != v.shape || logical.dtype != v.dtype)
@@ -73,6 +79,7 @@ class Verifier {
         if (g_.value(use.value).producer != static_cast<int>(i))
           fault(name(use.value) + " does not know its producer, " + node_name(i));
       }
+      if (n.pass >= 0) continue;  // passes alternate
       if (n.phase == NodePhase::kBackward && backward_begin < 0)
         backward_begin = static_cast<int>(i);
       if (n.phase == NodePhase::kUpdate && updates_begin < 0) updates_begin = static_cast<int>(i);
@@ -125,12 +132,12 @@ class Verifier {
     for (size_t i = 0; i < g_.values.size(); ++i) {
       const Value& w = g_.values[i];
       if (w.kind != TensorKind::kParameter || w.tensor != static_cast<int>(i)) continue;
-      int updates = 0, last = -1;
-      bool has_gradient = false;
+      int updates = 0, gradients = 0, last = -1;
       for (const Node& n : g_.nodes) {
         for (const Use& use : n.out) {
           if (g_.value(use.value).tensor == static_cast<int>(i)) last = use.value;
-          has_gradient |= g_.value(use.value).name == w.name + ".grad";
+          const Value& v = g_.value(use.value);
+          gradients += v.gradient_of == static_cast<int>(i) && v.tensor == use.value ? 1 : 0;
         }
         if (n.op != Op::kUpdateSgd || g_.value(n.in[1].value).tensor != static_cast<int>(i))
           continue;
@@ -138,8 +145,7 @@ class Verifier {
         if (g_.value(n.in[0].value).layout.has_partial())
           fault("%" + w.name + " is updated from partial sums of its gradient");
       }
-      const bool trained = has_gradient && w.update.real("rate") != 0;
-      if (updates != (trained ? 1 : 0))
+      if (updates != (w.update.real("rate") != 0 ? gradients : 0))
         fault("%" + w.name + " is updated " + std::to_string(updates) + " times in a step");
       if (last >= 0 && g_.value(last).layout != w.layout)
         fault("%" + w.name + " ends the step as " + g_.value(last).layout.str() +

@@ -32,7 +32,7 @@ TEST(Layout, TwoAxes) {
   Mesh mesh{{0, 1, 2, 3, 4, 5}, {2, 3}};
   const AxisState rows{.kind = AxisState::Kind::kSplit, .dim = 0, .ranges = {{0, 4}, {4, 10}}};
   const AxisState sums{.kind = AxisState::Kind::kPartial, .ranges = {}};
-  const Layout layout{mesh, {rows, sums}, {}};
+  const Layout layout{mesh, {rows, sums}, {}, 0, 1};
   const auto parts = layout.parts(Shape{10});
   EXPECT_EQ(parts[1], (Part{box({{0, 4}}), 1, 3}));
   EXPECT_EQ(parts[5], (Part{box({{4, 10}}), 2, 3}));
@@ -43,14 +43,14 @@ TEST(Layout, HalosOverlapAndSumsNestFromRowsToExamples) {
   Mesh mesh{{0, 1, 2, 3}, {2, 2}};
   const AxisState halo{.kind = AxisState::Kind::kSplit, .dim = 2, .ranges = {{0, 6}, {4, 10}}};
   const AxisState all{.ranges = {}};
-  const Layout rows{mesh, {all, halo}, {}};
+  const Layout rows{mesh, {all, halo}, {}, 0, 1};
   EXPECT_EQ(rows.str(), "[0,1,2,3]{R,S(2)+halo}");
   EXPECT_EQ(rows.parts(Shape{1, 1, 10, 1})[3].box, box({{0, 1}, {0, 1}, {4, 10}, {0, 1}}));
   // Examples over the first axis, rows over the second: of one row range all examples follow on each
   // other.
   const AxisState examples{.kind = AxisState::Kind::kPartial, .ranges = {}, .over = 0};
   const AxisState over_rows{.kind = AxisState::Kind::kPartial, .ranges = {}, .over = 2};
-  const auto parts = Layout{mesh, {examples, over_rows}, {}}.parts(Shape{3});
+  const auto parts = Layout{mesh, {examples, over_rows}, {}, 0, 1}.parts(Shape{3});
   EXPECT_EQ(parts[0].k, 0);
   EXPECT_EQ(parts[1].k, 2);  // the first examples, the second rows
   EXPECT_EQ(parts[2].k, 1);
