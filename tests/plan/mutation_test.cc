@@ -1,6 +1,6 @@
 // If this fails, there is a way to break a plan that the verifier does not see. Plans are damaged
-// in every class of ways at every place; each damaged plan must be refused, or be shown to compute
-// the very same thing. The score is printed.
+// in every class of ways at every place; each mutant must be rejected, or be shown to compute the
+// very same thing. The score is printed, a line a class and one for all.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -104,35 +104,57 @@ std::vector<std::vector<int>> in_order(const Plan& plan) {
   return names;
 }
 
+struct Counts {
+  int mutants = 0, rejected = 0, by_arena = 0, equivalent = 0, missed = 0;
+  void print(const std::string& name) const {
+    std::printf(
+        "%-38s %6d mutants, %6d rejected (%d by the arena's size alone), %4d equivalent, %d "
+        "missed\n",
+        name.c_str(), mutants, rejected, by_arena, equivalent, missed);
+  }
+};
+
+// Of all classes that this run has damaged plans by.
+class Total : public ::testing::Environment {
+ public:
+  void TearDown() override { all.print("all mutations"); }
+  static Counts all;
+};
+Counts Total::all;
+const auto* const total = ::testing::AddGlobalTestEnvironment(new Total);
+
 // One class of damage over all plans.
 class Score {
  public:
   explicit Score(std::string name) : name_(std::move(name)) {}
   ~Score() {
-    std::printf(
-        "%-34s %5d damaged, %5d refused (%d by the arena's size alone), %4d the same, %d missed\n",
-        name_.c_str(), damaged_, refused_, by_arena_, same_, missed_);
-    EXPECT_GT(damaged_, 0) << name_;
-    EXPECT_EQ(missed_, 0) << name_;
+    counts_.print(name_);
+    Total::all.mutants += counts_.mutants;
+    Total::all.rejected += counts_.rejected;
+    Total::all.by_arena += counts_.by_arena;
+    Total::all.equivalent += counts_.equivalent;
+    Total::all.missed += counts_.missed;
+    EXPECT_GT(counts_.mutants, 0) << name_;
+    EXPECT_EQ(counts_.missed, 0) << name_;
   }
 
-  // `same`: shows that a plan that was not refused computes the same.
+  // `same`: shows that a plan that was not rejected computes the same.
   void take(const Plan& plan, const std::string& what, const std::function<bool()>& same = {}) {
-    ++damaged_;
+    ++counts_.mutants;
     const std::vector<PlanFault> faults = verify_plan(plan);
     // That the arena's recorded sizes are off is a cheap way to notice; the damage itself must
     // show.
     const bool beyond_arena = std::any_of(faults.begin(), faults.end(),
                                           [](const PlanFault& f) { return f.rule != "arena"; });
     if (beyond_arena) {
-      ++refused_;
+      ++counts_.rejected;
     } else if (same && same()) {
-      ++same_;
+      ++counts_.equivalent;
     } else if (!faults.empty() && arena_counts_) {
-      ++refused_;
-      ++by_arena_;
+      ++counts_.rejected;
+      ++counts_.by_arena;
     } else {
-      ++missed_;
+      ++counts_.missed;
       ADD_FAILURE() << name_ << " not noticed: " << what;
     }
   }
@@ -140,7 +162,7 @@ class Score {
 
  private:
   std::string name_;
-  int damaged_ = 0, refused_ = 0, by_arena_ = 0, same_ = 0, missed_ = 0;
+  Counts counts_;
   bool arena_counts_ = false;
 };
 
@@ -415,14 +437,25 @@ TEST(Mutation, ChangedAttributes) {
   });
 }
 
+constexpr int kOps = 0
+#define OP(...) +1
+#include "framework/plan/ops.def"
+#undef OP
+    ;
+
 TEST(Mutation, OtherOperations) {
   Score score("another operation");
   for_each_instr(kAllTrainPlans, [&](const Plan& plan, size_t d, size_t i) {
-    for (int op = 0; op <= static_cast<int>(Op::kExchange); ++op) {
+    for (int op = 0; op < kOps; ++op) {
       Plan m = plan;
       m.devices[d].instrs[i].op = static_cast<Op>(op);
       if (m == plan) continue;
-      score.take(m, place(plan, d, i) + " as " + std::string(op_info(static_cast<Op>(op)).text));
+      // An activation is what a bias of nothing does.
+      const std::set<Op> ops = {plan.devices[d].instrs[i].op, static_cast<Op>(op)};
+      const bool same = ops == std::set<Op>{Op::kActFwd, Op::kBiasFwd} &&
+                        plan.devices[d].instrs[i].in.size() == 1;
+      score.take(m, place(plan, d, i) + " as " + std::string(op_info(static_cast<Op>(op)).text),
+                 [&] { return same; });
     }
   });
 }
@@ -447,24 +480,29 @@ TEST(Mutation, ChangedExchanges) {
     for (const int64_t more : {-4, 4, 1000}) change("bytes", [&](Exchange& e) { e.bytes += more; });
     for (size_t t = 0; t < plan.tensors.size(); ++t)
       change("tensor", [&](Exchange& e) { e.tensor = static_cast<int>(t); });
-    change("device roles", [](Exchange& e) { std::swap(e.group[0], e.group[1]); });
-    change("a stranger", [](Exchange& e) { e.group[1] = 2; });
-    change("a member twice", [](Exchange& e) { e.group[1] = e.group[0]; });
-    change("a member dropped", [](Exchange& e) {
-      e.group.pop_back();
-      e.from.pop_back();
-      e.to.pop_back();
-    });
-    change("sources swapped", [](Exchange& e) { std::swap(e.from[0], e.from[1]); });
-    change("destinations swapped", [](Exchange& e) { std::swap(e.to[0], e.to[1]); });
-    for (size_t m = 0; m < 2; ++m) {
+    const size_t members = plan.exchanges[id].group.size();
+    for (size_t m = 0; m < members; ++m) {
+      for (int d = 0; d <= static_cast<int>(plan.devices.size()); ++d)
+        change("another member", [&](Exchange& e) { e.group[m] = d; });
+      change("a member dropped", [&](Exchange& e) {
+        const auto at = static_cast<ptrdiff_t>(m);
+        e.group.erase(e.group.begin() + at);
+        e.from.erase(e.from.begin() + at);
+        e.to.erase(e.to.begin() + at);
+      });
+      for (size_t o = 0; o < members; ++o) {
+        change("device roles", [&](Exchange& e) { std::swap(e.group[m], e.group[o]); });
+        change("sources swapped", [&](Exchange& e) { std::swap(e.from[m], e.from[o]); });
+        change("destinations swapped", [&](Exchange& e) { std::swap(e.to[m], e.to[o]); });
+        change("source as another's", [&](Exchange& e) { e.from[m] = e.from[o]; });
+        change("destination as another's", [&](Exchange& e) { e.to[m] = e.to[o]; });
+      }
       Box nothing;
       for (int i = 0; i < plan.exchanges[id].from[m].box.rank(); ++i) nothing.append(0, 0);
       change("no source", [&](Exchange& e) { e.from[m] = {nothing, 0, 1}; });
       change("no destination", [&](Exchange& e) { e.to[m] = {nothing, 0, 1}; });
-      change("source as the other's", [&](Exchange& e) { e.from[m] = e.from[1 - m]; });
       if (!plan.exchanges[id].from[m].box.empty()) {
-        change("k", [&](Exchange& e) { e.from[m].k = 1 - e.from[m].k; });
+        change("k", [&](Exchange& e) { e.from[m].k = (e.from[m].k + 1) % e.from[m].of; });
         change("of", [&](Exchange& e) { e.from[m].of += 1; });
       }
       if (!plan.exchanges[id].to[m].box.empty())
@@ -474,6 +512,146 @@ TEST(Mutation, ChangedExchanges) {
         change("source " + box.str(), [&](Exchange& e) { e.from[m].box = box; });
       for (const Box& box : shrunk(plan.exchanges[id].to[m].box, blocked))
         change("destination " + box.str(), [&](Exchange& e) { e.to[m].box = box; });
+    }
+  });
+}
+
+// The canonical boundaries of a range of so many channels, rows, columns or classes.
+std::vector<int64_t> canonical_cuts(int64_t extent, int64_t lo, int64_t hi) {
+  const int64_t count = extent >= 8 ? 8 : extent >= 4 ? 4 : extent >= 2 ? 2 : 1;
+  std::vector<int64_t> cuts = {lo};
+  for (int64_t i = 0; i <= count; ++i)
+    if (extent * i / count > lo && extent * i / count < hi) cuts.push_back(extent * i / count);
+  cuts.push_back(hi);
+  return cuts;
+}
+
+// The dimensions that an operation may sum over shard by shard, or not.
+struct OptionalCuts {
+  const char* name;
+  size_t operand;
+  int dim;
+};
+std::vector<OptionalCuts> optional_cuts(Op op) {
+  switch (op) {
+    case Op::kConvFwd:
+    case Op::kFcFwd:
+      return {{"channel_cuts", 0, 1}};
+    case Op::kConvBwdData:
+    case Op::kFcBwdData:
+      return {{"filter_cuts", 0, 1}};
+    case Op::kConvBwdWeight:
+      return {{"row_cuts", 1, 2}, {"column_cuts", 1, 3}};
+    case Op::kBiasBwd:
+      return {{"row_cuts", 0, 2}, {"column_cuts", 0, 3}};
+    default:
+      return {};
+  }
+}
+
+// Two devices do not add up the same sum in two ways, and the tree over parts is claimed only where
+// their sums are cut.
+TEST(Mutation, ChangedCuts) {
+  Score score("a sum cut otherwise");
+  for_each_instr(kAllTrainPlans, [&](const Plan& plan, size_t d, size_t i) {
+    const Instr& instr = plan.devices[d].instrs[i];
+    if (instr.out.empty()) return;
+    const auto result = [](const Plan& p, size_t device, const Instr& x) {
+      return p.devices[device].buffers[static_cast<size_t>(x.out[0].buffer)].tensor;
+    };
+    const int tensor = result(plan, d, instr);
+    // The same operation wherever it runs.
+    const auto everywhere = [&](const std::string& what, auto&& edit) {
+      Plan m = plan;
+      for (size_t e = 0; e < m.devices.size(); ++e)
+        for (Instr& x : m.devices[e].instrs)
+          if (x.op == instr.op && result(m, e, x) == tensor) edit(x);
+      if (!(m == plan)) score.take(m, place(plan, d, i) + " " + what);
+    };
+    for (const auto& [attr, value] : instr.attrs.all()) {
+      const std::string name = attr;
+      if (!name.ends_with("cuts")) continue;
+      everywhere("without the inner boundaries of " + name, [&](Instr& x) {
+        const auto& cuts = x.attrs.list(name);
+        x.attrs.set(name, std::vector<int64_t>{cuts.front(), cuts.back()});
+      });
+      everywhere("with one more boundary of " + name, [&](Instr& x) {
+        auto cuts = x.attrs.list(name);
+        for (size_t k = cuts.size() - 1; k > 0; --k)
+          if (cuts[k] - cuts[k - 1] > 1)
+            cuts.insert(cuts.begin() + static_cast<ptrdiff_t>(k), cuts[k] - 1);
+        x.attrs.set(name, cuts);
+      });
+    }
+    const DevicePlan& device = plan.devices[d];
+    const bool adds_tree = std::any_of(
+        plan.exchanges.begin(), plan.exchanges.end(),
+        [&](const Exchange& e) { return e.tensor == tensor && e.order == Exchange::Order::kTree; });
+    int makers = 0;
+    for (size_t e = 0; e < plan.devices.size(); ++e)
+      makers += std::any_of(
+          plan.devices[e].instrs.begin(), plan.devices[e].instrs.end(),
+          [&](const Instr& x) { return x.op == instr.op && result(plan, e, x) == tensor; });
+    for (const auto& [name, operand, dim] : optional_cuts(instr.op)) {
+      const Operand& o = instr.in[operand];
+      const int64_t extent =
+          plan.tensors[static_cast<size_t>(device.buffers[static_cast<size_t>(o.buffer)].tensor)]
+              .shape[dim];
+      if (!instr.attrs.has(name) && makers > 1) {
+        Plan m = plan;
+        m.devices[d].instrs[i].attrs.set(name,
+                                         canonical_cuts(extent, o.box.lo(dim), o.box.hi(dim)));
+        score.take(m, place(plan, d, i) + " alone with " + name);
+      }
+      // Where a part is a single shard and cut no further, the tree is the same without.
+      if (instr.attrs.has(name) && adds_tree)
+        everywhere(std::string("without ") + name, [&](Instr& x) {
+          Attrs without;
+          for (const auto& [other, v] : x.attrs.all())
+            if (other != name) without.set(other, v);
+          x.attrs = without;
+        });
+    }
+  });
+}
+
+// Parts of a sum called by each other's numbers, on all devices alike: they would be added in
+// another order.
+TEST(Mutation, RenumberedParts) {
+  Score score("parts of a sum numbered otherwise");
+  for (const std::string& name : kAllTrainPlans) {
+    const Plan plan = read_plan(name);
+    for (size_t t = 0; t < plan.tensors.size(); ++t)
+      for (int a = 0; a < 4; ++a)
+        for (int b = a + 1; b < 4; ++b) {
+          Plan m = plan;
+          const auto swap = [&](Part* p) {
+            if (p->of > b) p->k = p->k == a ? b : p->k == b ? a : p->k;
+          };
+          for (DevicePlan& d : m.devices)
+            for (Buffer& x : d.buffers)
+              if (x.tensor == static_cast<int>(t)) swap(&x.part);
+          for (Exchange& e : m.exchanges)
+            if (e.tensor == static_cast<int>(t))
+              for (Part& p : e.from) swap(&p);
+          if (m == plan) continue;
+          score.take(m, plan.model + " " + plan.tensors[t].name + " " + std::to_string(a) + "<->" +
+                            std::to_string(b));
+        }
+  }
+}
+
+// A tensor that moves within several groups at once: a device in another group's exchange.
+TEST(Mutation, ExchangesOfOtherGroups) {
+  Score score("another group's exchange");
+  for_each_instr(kAllTrainPlans, [&](const Plan& plan, size_t d, size_t i) {
+    const Instr& instr = plan.devices[d].instrs[i];
+    if (instr.op != Op::kExchange) return;
+    for (size_t id = 0; id < plan.exchanges.size(); ++id) {
+      if (static_cast<int64_t>(id) == instr.attrs.integer("id")) continue;
+      Plan m = plan;
+      m.devices[d].instrs[i].attrs.set("id", static_cast<int64_t>(id));
+      score.take(m, place(plan, d, i) + " in exchange " + std::to_string(id));
     }
   });
 }
@@ -502,15 +680,20 @@ TEST(Mutation, ExchangesOfLess) {
                                                                    });
             if (!only_bytes) break;  // else the right number of bytes is still to be found
           }
-          // A device need not be sent the part of a parameter that it updated itself.
           score.take(
               damaged, plan.model + " exchange " + std::to_string(id) + " " + box.str(), [&] {
+                // What is cut off was wanted by no one.
+                if (source)
+                  return std::all_of(e.to.begin(), e.to.end(), [&](const Part& to) {
+                    return to.box.empty() ||
+                           intersect(whole, to.box).count() == intersect(box, to.box).count();
+                  });
+                // A device need not be sent the part of a parameter that it updated itself.
                 const bool parameter =
                     plan.tensors[static_cast<size_t>(e.tensor)].kind == TensorKind::kParameter;
-                return parameter && !source &&
-                       box.count() + e.from[m].box.count() -
-                               intersect(box, e.from[m].box).count() ==
-                           e.to[m].box.count();
+                return parameter && box.count() + e.from[m].box.count() -
+                                            intersect(box, e.from[m].box).count() ==
+                                        e.to[m].box.count();
               });
         }
       }
@@ -529,7 +712,11 @@ TEST(Mutation, ExchangeTableInAnotherOrder) {
           const int64_t n = i.attrs.integer("id"), first = static_cast<int64_t>(id);
           if (n == first || n == first + 1) i.attrs.set("id", 2 * first + 1 - n);
         }
-    score.take(m, plan.model + " exchange " + std::to_string(id));
+    // Two that have no device in common may come in any order.
+    const auto &a = plan.exchanges[id].group, &b = plan.exchanges[id + 1].group;
+    const bool apart = std::none_of(
+        a.begin(), a.end(), [&](int d) { return std::find(b.begin(), b.end(), d) != b.end(); });
+    score.take(m, plan.model + " exchange " + std::to_string(id), [&] { return apart; });
   });
 }
 

@@ -25,6 +25,7 @@ struct AttrRule {
   double min = 0, max = 0;  // of each number
   const char* words = "";   // separated by spaces
   bool below_max = false;   // max itself is out
+  bool optional = false;
 };
 using K = AttrRule::Kind;
 
@@ -43,6 +44,15 @@ constexpr AttrRule kConvWindow[] = {{"stride", K::kPair, 1, kMaxWindow},
 constexpr AttrRule kAct[] = {{"act", K::kWord, 0, 0, kActs}};
 constexpr AttrRule kRealAct[] = {{"act", K::kWord, 0, 0, "relu tanh sigmoid"}};
 constexpr AttrRule kCuts[] = {{"cuts", K::kCuts, 0, kMaxBatch}};
+constexpr AttrRule kActChan[] = {{"act", K::kWord, 0, 0, kActs},
+                                 {"channel_cuts", K::kCuts, 0, kMaxCount, "", false, true}};
+constexpr AttrRule kFilter[] = {{"filter_cuts", K::kCuts, 0, kMaxCount, "", false, true}};
+constexpr AttrRule kClass[] = {{"class_cuts", K::kCuts, 0, kMaxCount, "", false, false}};
+constexpr AttrRule kCuts3[] = {{"cuts", K::kCuts, 0, kMaxBatch},
+                               {"row_cuts", K::kCuts, 0, kMaxCount, "", false, true},
+                               {"column_cuts", K::kCuts, 0, kMaxCount, "", false, true}};
+constexpr AttrRule kMetr[] = {{"cuts", K::kCuts, 0, kMaxBatch},
+                              {"classes", K::kInteger, 1, kMaxCount}};
 constexpr AttrRule kPool[] = {{"kernel", K::kPair, 1, kMaxWindow},
                               {"stride", K::kPair, 1, kMaxWindow},
                               {"pad", K::kPair, 0, kMaxWindow}};
@@ -67,15 +77,24 @@ struct OpAttrs {
 OpAttrs attrs_of(Op op) {
   switch (op) {
     case Op::kConvFwd:
-      return {kConvWindow, kAct};
+      return {kConvWindow, kActChan};
     case Op::kConvBwdData:
-      return {kConvWindow, {}};
+      return {kConvWindow, kFilter};
     case Op::kConvBwdWeight:
-      return {kConvWindow, kCuts};
+      return {kConvWindow, kCuts3};
     case Op::kFcFwd:
+      return {kActChan, {}};
+    case Op::kBiasFwd:
       return {kAct, {}};
+    case Op::kBiasBwd:
+      return {kCuts3, {}};
+    case Op::kSoftmaxStats:
+    case Op::kSoftmaxNorm:
+      return {kClass, {}};
+    case Op::kSoftmaxMetrics:
+      return {kTop, kMetr};
     case Op::kFcBwdData:
-      return {};
+      return {kFilter, {}};
     case Op::kFcBwdWeight:
       return {kCuts, {}};
     case Op::kPoolMaxFwd:
@@ -168,6 +187,7 @@ void check_attrs(const Plan& plan, int device, int instr, Faults& faults) {
     for (const AttrRule& rule : table) {
       const Attrs::Value* value = i.attrs.find(rule.name);
       if (value == nullptr) {
+        if (rule.optional) continue;
         faults.in_instr(device, instr, "attribute", fmt::format("has no '{}'", rule.name));
         continue;
       }

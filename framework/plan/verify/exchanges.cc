@@ -144,7 +144,9 @@ class ExchangeCheck {
     return std::find(seen.begin(), seen.end(), false) == seen.end();
   }
 
+  // Judged by the boxes of this group alone: it may move a part of the tensor.
   bool has_pattern() const {
+    if (members() == 1) return e_.kind == Kind::kBoxes;  // a copy on one device
     const bool copies = of_ == 1;
     const Box *all_from = common(e_.from), *all_to = common(e_.to);
     const Box *one_from = only(e_.from), *one_to = only(e_.to);

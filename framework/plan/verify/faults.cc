@@ -43,6 +43,14 @@ void Faults::in_exchange(int id, const char* rule, const std::string& message) {
       {-1, -1, layer_name(e.layer), rule, fmt::format("exchange {} ({}) {}", id, e.edge, message)});
 }
 
+std::vector<int64_t> canonical_shards(int64_t extent) {
+  int64_t count = 8;
+  while (count > extent) count /= 2;
+  std::vector<int64_t> bounds;
+  for (int64_t i = 0; i <= count; ++i) bounds.push_back(extent * i / count);
+  return bounds;
+}
+
 std::string operand_name(const DevicePlan& device, const Operand& operand) {
   const Buffer& b = buffer_of(device, operand);
   return "'%" + b.name + (operand.box == b.part.box ? "" : operand.box.str()) + "'";

@@ -1,20 +1,14 @@
 // Shapes of the logical tensors of each operation, and whether the boxes of its operands hold what
 // the boxes of its results need.
+#include "framework/plan/verify/geometry.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
 
-#include "framework/plan/verify/faults.h"
-
 namespace convnet {
 namespace {
-
-struct Range {
-  int64_t lo = 0, hi = 0;
-};
-
-constexpr const char* kActivationDims[] = {"examples", "channels", "rows", "columns"};
 
 int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }  // b > 0
 int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
@@ -38,15 +32,9 @@ struct Window {
 };
 
 // One instruction.
-class Geometry {
+class Geometry : InstrGeometry {
  public:
-  Geometry(const Plan& plan, int device, int instr, Faults& faults)
-      : plan_(plan),
-        device_(plan.devices[static_cast<size_t>(device)]),
-        instr_(device_.instrs[static_cast<size_t>(instr)]),
-        device_index_(device),
-        instr_index_(instr),
-        faults_(faults) {}
+  using InstrGeometry::InstrGeometry;
 
   void run() {
     partial_operands();
@@ -82,9 +70,16 @@ class Geometry {
         return concat(instr_.in, out(0));
       case Op::kConcatBwd:
         return concat(instr_.out, in(0));
+      case Op::kBiasFwd:
+        return bias_forward();
+      case Op::kBiasBwd:
+        return bias_backward();
       case Op::kSoftmaxLossFwd:
+      case Op::kSoftmaxStats:
+      case Op::kSoftmaxNorm:
+      case Op::kSoftmaxMetrics:
       case Op::kSoftmaxLossBwd:
-        return softmax_loss();
+        return check_loss_geometry(plan_, device_index_, instr_index_, faults_);
       case Op::kUpdateSgd:
         return update();
       case Op::kGuard:
@@ -95,55 +90,6 @@ class Geometry {
   }
 
  private:
-  const Operand& in(size_t i) const { return instr_.in[i]; }
-  const Operand& out(size_t i) const { return instr_.out[i]; }
-  const Shape& shape(const Operand& o) const { return tensor_of(plan_, device_, o).shape; }
-  const Part& part(const Operand& o) const { return buffer_of(device_, o).part; }
-  std::string name(const Operand& o) const { return operand_name(device_, o); }
-  static Range range(const Operand& o, int dim) { return {o.box.lo(dim), o.box.hi(dim)}; }
-
-  void fault(const char* rule, std::string message) {
-    faults_.in_instr(device_index_, instr_index_, rule, std::move(message));
-  }
-
-  bool rank(const Operand& o, int rank) {
-    if (shape(o).rank() == rank) return true;
-    fault("shape",
-          fmt::format("{} has {} dimensions, must have {}", name(o), shape(o).rank(), rank));
-    return false;
-  }
-  // Extents of logical tensors.
-  bool agree(const char* what, int64_t is, int64_t must_be) {
-    if (is == must_be) return true;
-    fault("shape", fmt::format("{} is {}, must be {}", what, is, must_be));
-    return false;
-  }
-  bool same_shape(const Operand& a, const Operand& b) {
-    if (shape(a) == shape(b)) return true;
-    fault("shape", fmt::format("{} is {}, {} is {}; they must be the same", name(a), shape(a).str(),
-                               name(b), shape(b).str()));
-    return false;
-  }
-
-  void covers(const Operand& o, int dim, Range need, const char* what) {
-    if (need.lo >= need.hi || (o.box.lo(dim) <= need.lo && need.hi <= o.box.hi(dim))) return;
-    fault("coverage", fmt::format("{} has the {} {}:{}, {}:{} are needed", name(o), what,
-                                  o.box.lo(dim), o.box.hi(dim), need.lo, need.hi));
-  }
-  void equals(const Operand& o, int dim, Range need, const char* what) {
-    if (o.box.lo(dim) == need.lo && o.box.hi(dim) == need.hi) return;
-    fault("coverage", fmt::format("{} has the {} {}:{}, must have {}:{}", name(o), what,
-                                  o.box.lo(dim), o.box.hi(dim), need.lo, need.hi));
-  }
-  void whole(const Operand& o, int dim, const char* what) {
-    equals(o, dim, {0, shape(o)[dim]}, what);
-  }
-  void same_box(const Operand& o, const Operand& as) {
-    if (o.box == as.box) return;
-    fault("coverage", fmt::format("{} has the box {}, {} has {}; they must be the same", name(o),
-                                  o.box.str(), name(as), as.box.str()));
-  }
-
   // Only sums pass partial sums on, and only some operations make them.
   void partial_operands() {
     if (instr_.op == Op::kExchange) return;
@@ -179,6 +125,8 @@ class Geometry {
       case Op::kConvBwdWeight:
       case Op::kFcBwdData:
       case Op::kFcBwdWeight:
+      case Op::kBiasBwd:
+      case Op::kSoftmaxMetrics:
         return true;
       case Op::kSoftmaxLossFwd:
         return result == 1;
@@ -228,12 +176,19 @@ class Geometry {
     return instr_.attrs.integer("groups") == 1 ||
            (fault("complete", "partial sums over channels need groups=1"), false);
   }
+  // Each group sums over channels of its own.
+  void cuts_of_one_group(const char* cuts) {
+    const int64_t groups = instr_.attrs.integer("groups");
+    if (instr_.attrs.has(cuts) && groups != 1)
+      fault("attribute", fmt::format("'{}' goes with groups=1, not with {}", cuts, groups));
+  }
 
   void conv_forward() {
     const Operand &x = in(0), &w = in(1), &y = out(0);
     if (!conv_shapes(x, w, y)) return;
     equals(x, 0, range(y, 0), "examples");
     equals(w, 0, range(y, 1), "filters");
+    cuts_of_one_group("channel_cuts");
     if (part(y).of > 1) {
       if (one_group()) equals(x, 1, range(w, 1), "channels");
     } else {
@@ -257,6 +212,7 @@ class Geometry {
     const Operand &dy = in(0), &w = in(1), &dx = out(0);
     if (!conv_shapes(dx, w, dy)) return;
     equals(dy, 0, range(dx, 0), "examples");
+    cuts_of_one_group("filter_cuts");
     if (part(dx).of > 1) {
       if (one_group()) equals(dy, 1, range(w, 0), "filters");
       covers(w, 1, range(dx, 1), "channels");
@@ -285,28 +241,27 @@ class Geometry {
                                         : covers(x, 1, group, "channels");
     for (int a = 2; a < 4; ++a) {
       whole(dw, a, a == 2 ? "window rows" : "window columns");
-      whole(dy, a, kActivationDims[a]);
       covers(x, a, window(a - 2, shape(dw)[a]).inputs(range(dy, a), shape(x)[a]),
              kActivationDims[a]);
     }
     bias(1, instr_.out, dw, range(dw, 0));
-    sums_over_examples(dy, instr_.out);
+    sums_over(dy, {0, 2, 3}, instr_.out);
   }
 
-  // Results that are sums over examples: all of them with the same index, complete only if the
-  // whole batch is there.
-  void sums_over_examples(const Operand& over, const std::vector<Operand>& results) {
-    const bool whole_batch = over.box.lo(0) == 0 && over.box.hi(0) == plan_.batch;
-    for (const Operand& o : results) {
-      const Part& p = part(o);
-      if (p.of != part(results[0]).of || p.k != part(results[0]).k)
-        fault("complete",
-              fmt::format("{} holds partial sum {} of {}, {} holds {} of {}", name(o), p.k, p.of,
-                          name(results[0]), part(results[0]).k, part(results[0]).of));
-      if (p.of == 1 && !whole_batch)
-        fault("complete", fmt::format("{} counts as complete, but sums the examples {}:{} of {}",
-                                      name(o), over.box.lo(0), over.box.hi(0), plan_.batch));
-    }
+  void bias_forward() {
+    const Operand &z = in(0), &y = out(0);
+    if (!same_shape(z, y)) return;
+    same_box(z, y);
+    if (instr_.in.size() > 1 && rank(in(1), 1) &&
+        agree("the length of the bias", shape(in(1))[0], shape(y)[1]))
+      equals(in(1), 0, range(y, 1), "filters");
+  }
+
+  void bias_backward() {
+    const Operand &dy = in(0), &db = out(0);
+    if (!rank(db, 1) || !agree("the length of the bias", shape(db)[0], shape(dy)[1])) return;
+    covers(dy, 1, range(db, 0), "filters");
+    sums_over(dy, {0, 2, 3}, instr_.out);
   }
 
   // The logical shapes of a fully-connected layer: x[N,C,H,W], w[K,C*H*W], y[N,K,1,1].
@@ -367,7 +322,7 @@ class Geometry {
       fault("coverage", fmt::format("{} has the inputs {}:{}, {} holds {}:{}", name(dw),
                                     dw.box.lo(1), dw.box.hi(1), name(x), columns.lo, columns.hi));
     bias(1, instr_.out, dw, range(dw, 0));
-    sums_over_examples(dy, instr_.out);
+    sums_over(dy, {0}, instr_.out);
   }
 
   // Rounded down or up, and the last window begins inside the image.
@@ -446,40 +401,29 @@ class Geometry {
     }
   }
 
-  // Whole channels of each, one after the other.
+  // One after the other along the channels. The joined tensor may be a range of them: each part has
+  // what of the range is its own, which may be nothing.
   void concat(const std::vector<Operand>& parts, const Operand& joined) {
-    int64_t channels = 0;
+    int64_t first = 0;  // channel of the joined tensor at which the part begins
     for (const Operand& o : parts) {
-      channels += shape(o)[1];
+      const int64_t channels = shape(o)[1];
       for (int dim : {2, 3}) agree(kActivationDims[dim], shape(o)[dim], shape(joined)[dim]);
-      for (int dim : {0, 2, 3}) equals(o, dim, range(joined, dim), kActivationDims[dim]);
-      whole(o, 1, "channels");
+      const Range own{std::max(joined.box.lo(1), first) - first,
+                      std::min(joined.box.hi(1), first + channels) - first};
+      first += channels;
+      if (own.lo >= own.hi) {
+        if (!o.box.empty())
+          fault("coverage", fmt::format("{} must be empty: none of its channels is in {}", name(o),
+                                        name(joined)));
+      } else if (o.box.empty()) {
+        fault("coverage",
+              fmt::format("{} is empty, must have the channels {}:{}", name(o), own.lo, own.hi));
+      } else {
+        for (int dim : {0, 2, 3}) equals(o, dim, range(joined, dim), kActivationDims[dim]);
+        equals(o, 1, own, "channels");
+      }
     }
-    if (agree("the number of channels of the parts", channels, shape(joined)[1]))
-      whole(joined, 1, "channels");
-  }
-
-  void softmax_loss() {
-    const Operand &x = in(0), &label = in(1), &y = out(0);
-    if (!same_shape(x, y)) return;
-    agree("the number of rows", shape(x)[2], 1);
-    agree("the number of columns", shape(x)[3], 1);
-    same_box(x, y);
-    whole(x, 1, "classes");
-    equals(label, 0, range(x, 0), "examples");
-    const Attrs::Value* classes = tensor_of(plan_, device_, label).attrs.find("classes");
-    if (classes != nullptr && std::holds_alternative<int64_t>(*classes))
-      agree("the number of classes of the label", std::get<int64_t>(*classes), shape(x)[1]);
-    if (instr_.op == Op::kSoftmaxLossBwd) return;
-    const auto& top = instr_.attrs.list("top");
-    for (int64_t k : top)
-      if (k > shape(x)[1])
-        fault("attribute", fmt::format("'top' asks for the best {} of {} classes", k, shape(x)[1]));
-    const Operand& metrics = out(1);
-    if (tensor_of(plan_, device_, metrics).attrs.list("top") != top)
-      fault("attribute", fmt::format("'top' is not that of {}", name(metrics)));
-    whole(metrics, 0, "entries");
-    sums_over_examples(x, {metrics});
+    agree("the number of channels of the parts", first, shape(joined)[1]);
   }
 
   void update() {
@@ -490,12 +434,6 @@ class Geometry {
         fault("in-place",
               fmt::format("result {} is {}, must be {} itself", i, name(out(i)), name(in(i + 1))));
   }
-
-  const Plan& plan_;
-  const DevicePlan& device_;
-  const Instr& instr_;
-  int device_index_, instr_index_;
-  Faults& faults_;
 };
 
 }  // namespace

@@ -32,9 +32,11 @@ constexpr size_t kMaxReadings = 4096;
 
 class Gradients {
  public:
-  Gradients(const Plan& plan, const Program& program, Faults& faults)
+  Gradients(const Plan& plan, const Program& program, const std::vector<Loss>& losses,
+            Faults& faults)
       : plan_(plan),
         program_(program),
+        losses_(losses),
         faults_(faults),
         is_gradient_(plan.tensors.size(), false),
         is_used_(plan.tensors.size(), false),
@@ -106,31 +108,28 @@ class Gradients {
 
   // Every loss has its gradient, once, with its weight over the batch.
   void losses() {
-    bool any = false;
-    for (size_t i = 0; i < program_.ops.size(); ++i) {
-      const LogicalOp& loss = program_.ops[i];
-      if (loss.op != Op::kSoftmaxLossFwd) continue;
-      any = true;
+    for (const Loss& loss : losses_) {
       int count = 0;
-      const double weight = plan_.tensors[at(loss.out[1])].attrs.real("weight");
+      const double weight = plan_.tensors[at(loss.metrics)].attrs.real("weight");
       for (const LogicalOp& back : program_.ops) {
-        if (back.op != Op::kSoftmaxLossBwd || back.in[0] != loss.out[0]) continue;
+        if (back.op != Op::kSoftmaxLossBwd || back.in[0] != loss.prob) continue;
         ++count;
-        if (back.in[1] != loss.in[1])
+        if (back.in[1] != loss.label)
           fault(back, "loss",
                 fmt::format("reads the label '{}', the loss reads '{}'", name(back.in[1]),
-                            name(loss.in[1])));
+                            name(loss.label)));
         const double scale = weight / static_cast<double>(plan_.batch);
         if (back.attrs.real("scale") != scale)
           fault(back, "loss",
                 fmt::format("the scale is {}, weight {} over the batch {} is {}",
                             back.attrs.real("scale"), weight, plan_.batch, scale));
       }
-      if (count > 1 || (count == 0 && weight != 0 && is_trained_[at(loss.in[0])]))
-        fault(loss, "loss", fmt::format("its gradient is taken {} times, must be once", count));
-      if (count > 0) reaches_loss_[static_cast<int>(i)] = true;
+      if (count > 1 || (count == 0 && weight != 0 && is_trained_[at(loss.x)]))
+        fault(program_.ops[at(loss.op)], "loss",
+              fmt::format("its gradient is taken {} times, must be once", count));
+      if (count > 0) reaches_loss_[loss.op] = true;
     }
-    if (!any) faults_.in_plan("loss", "a train plan without a loss");
+    if (losses_.empty()) faults_.in_plan("loss", "a train plan without a loss");
   }
 
   // Where each tensor is read on the way to a loss.
@@ -142,9 +141,17 @@ class Gradients {
       for (int t : op.out)
         if (!places_[at(t)].empty()) reaches_loss_[i] = true;
       if (!reaches_loss_.contains(i)) continue;
-      const size_t operands = op.op == Op::kSoftmaxLossFwd ? 1 : op.in.size();
+      // The gradient of a loss is that of its scores, whatever it makes on the way.
+      const bool is_loss = op.op == Op::kSoftmaxLossFwd || op.op == Op::kSoftmaxNorm;
+      const size_t operands = is_loss ? 1 : op.in.size();
       for (size_t k = 0; k < operands; ++k)
         places_[at(op.in[k])].emplace_back(i, static_cast<int>(k));
+      for (int t : op.out)
+        if (is_loss && !places_[at(t)].empty())
+          fault(op, "gradient",
+                fmt::format("its result '{}' is used for another loss, through layer '{}'; no "
+                            "gradient comes back from there",
+                            name(t), layer_name(places_[at(t)][0].first)));
     }
     for (auto& p : places_) std::sort(p.begin(), p.end());
   }
@@ -156,7 +163,7 @@ class Gradients {
   }
 
   // Adds a reading and what follows from it without any instruction: where there is no activation,
-  // the gradient before it is the same; and the gradient of a sum is that of each of its operands.
+  // the gradient before it is the same; and the gradient of a sum is that of each of its terms.
   void add_reading(int gradient, const Reading& first) {
     std::vector<Reading> todo{first};
     auto& known = readings_[at(gradient)];
@@ -169,8 +176,9 @@ class Gradients {
       if (p < 0 || !complete(r)) continue;
       const LogicalOp& op = program_.ops[at(p)];
       if (!r.before_act && has_no_act(op)) todo.push_back({r.tensor, true, r.places});
-      if (r.before_act && op.op == Op::kAdd)
-        for (size_t k = 0; k < op.in.size(); ++k)
+      const size_t terms = op.op == Op::kAdd ? op.in.size() : op.op == Op::kBiasFwd ? 1 : 0;
+      if (r.before_act)
+        for (size_t k = 0; k < terms; ++k)
           todo.push_back({op.in[k], false, {{p, static_cast<int>(k)}}});
     }
   }
@@ -254,6 +262,11 @@ class Gradients {
         before_act = true;
         first_operand = 1;
         break;
+      case Op::kBiasBwd:
+        forward_op = Op::kBiasFwd;
+        before_act = true;
+        first_operand = 1;
+        break;
       case Op::kPoolMaxBwd:
         forward_op = Op::kPoolMaxFwd;
         same_in = {{0, 0}};
@@ -293,11 +306,12 @@ class Gradients {
   }
 
   void loss_backward(const LogicalOp& op) {
-    const int f = program_.producer[at(op.in[0])];
-    if (f < 0 || program_.ops[at(f)].op != Op::kSoftmaxLossFwd ||
-        program_.ops[at(f)].out[0] != op.in[0])
-      return fault(op, "loss", fmt::format("'{}' is no result of a loss", name(op.in[0])));
-    add_reading(op.out[0], {program_.ops[at(f)].in[0], false, {{f, 0}}});
+    for (const Loss& loss : losses_)
+      if (loss.prob == op.in[0]) {
+        add_reading(op.out[0], {loss.x, false, {{loss.op, 0}}});
+        return;
+      }
+    fault(op, "loss", fmt::format("'{}' is no result of a loss", name(op.in[0])));
   }
 
   void act_backward(const LogicalOp& op) {
@@ -381,6 +395,7 @@ class Gradients {
 
   const Plan& plan_;
   const Program& program_;
+  const std::vector<Loss>& losses_;
   Faults& faults_;
   std::vector<bool> is_gradient_, is_used_,
       is_trained_;                          // per tensor; trained: depends on an updated parameter
@@ -391,8 +406,9 @@ class Gradients {
 
 }  // namespace
 
-void check_gradients(const Plan& plan, const Program& program, Faults& faults) {
-  Gradients(plan, program, faults).run();
+void check_gradients(const Plan& plan, const Program& program, const std::vector<Loss>& losses,
+                     Faults& faults) {
+  Gradients(plan, program, losses, faults).run();
 }
 
 }  // namespace convnet

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 
 namespace convnet {
@@ -29,9 +30,10 @@ class Collector {
     const DevicePlan& device = plan_.devices[static_cast<size_t>(d)];
     const Instr& instr = device.instrs[static_cast<size_t>(i)];
     if (instr.op == Op::kExchange || instr.op == Op::kGuard) return;
-    LogicalOp op{instr.op, {}, {}, {}, instr.layer, d, i};
+    LogicalOp op{instr.op, {}, {}, {}, {}, instr.layer, d, i};
     for (const auto& [name, value] : instr.attrs.all())
-      if (name != "cuts") op.attrs.set(name, value);
+      name.ends_with("cuts") ? op.cuts.push_back(name) : void(op.attrs.set(name, value));
+    std::sort(op.cuts.begin(), op.cuts.end());
     for (const Operand& o : instr.in) op.in.push_back(buffer_of(device, o).tensor);
     for (const Operand& o : instr.out) op.out.push_back(buffer_of(device, o).tensor);
     instr.op == Op::kUpdateSgd ? update(op) : define(op);
@@ -54,6 +56,11 @@ class Collector {
       const Attrs::Value* other = b.attrs.find(attr);
       if (other == nullptr || !(*other == value)) return fmt::format("has another '{}' here", attr);
     }
+    for (const auto& [have, lack, where] :
+         {std::tuple(&a.cuts, &b.cuts, "there"), std::tuple(&b.cuts, &a.cuts, "here")})
+      for (const std::string& name : *have)
+        if (!std::binary_search(lack->begin(), lack->end(), name))
+          return fmt::format("has '{}' only {}", name, where);
     return "";
   }
 
@@ -145,8 +152,10 @@ Program logical_program(const Plan& plan, Faults& faults) { return Collector(pla
 void check_program(const Plan& plan, Faults& faults) {
   const size_t before = faults.count();
   const Program program = logical_program(plan, faults);
+  if (faults.count() > before) return;
+  const std::vector<Loss> losses = check_losses(plan, program, faults);
   if (plan.phase == Plan::Phase::kTrain && faults.count() == before)
-    check_gradients(plan, program, faults);
+    check_gradients(plan, program, losses, faults);
 }
 
 }  // namespace convnet

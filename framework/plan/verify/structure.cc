@@ -51,8 +51,18 @@ Roles roles_of(Op op) {
     case Op::kConcatBwd:
     case Op::kAdd:
       return {"x", "y"};
+    case Op::kBiasFwd:
+      return {"yw", "y"};
+    case Op::kBiasBwd:
+      return {"y", "g"};
     case Op::kSoftmaxLossFwd:
       return {"xl", "ym"};
+    case Op::kSoftmaxStats:
+      return {"xl", "y"};
+    case Op::kSoftmaxNorm:
+      return {"xly", "y"};
+    case Op::kSoftmaxMetrics:
+      return {"yyl", "m"};
     case Op::kSoftmaxLossBwd:
       return {"yl", "y"};
     case Op::kUpdateSgd:
@@ -292,8 +302,7 @@ class Structure {
                                       e.group.size(), e.from.size(), e.to.size()));
       return;
     }
-    if (e.group.size() < 2)
-      faults_.in_exchange(id, "group", fmt::format("has {} members, needs 2", e.group.size()));
+    if (e.group.empty()) faults_.in_exchange(id, "group", "has no member");
     std::set<int> members;
     for (int d : e.group) {
       if (d < 0 || static_cast<size_t>(d) >= plan_.devices.size())
@@ -450,6 +459,12 @@ class Structure {
     return sound;
   }
 
+  // A member of an exchange may hold or want nothing; a part of a concatenation may have no channel
+  // in the range.
+  static bool may_be_empty(const Instr& instr, bool is_operand) {
+    return instr.op == Op::kExchange || instr.op == (is_operand ? Op::kConcatFwd : Op::kConcatBwd);
+  }
+
   void boxes(int d, int i) {
     const DevicePlan& device = plan_.devices[static_cast<size_t>(d)];
     const Instr& instr = device.instrs[static_cast<size_t>(i)];
@@ -461,8 +476,8 @@ class Structure {
           faults_.in_instr(d, i, "box",
                            fmt::format("'%{}{}' has {} dimensions, must have {}", b.name,
                                        o.box.str(), o.box.rank(), b.part.box.rank()));
-        else if (o.box.empty() && instr.op == Op::kExchange)
-          continue;  // a member that holds or wants nothing
+        else if (o.box.empty() && may_be_empty(instr, list == &instr.in))
+          continue;
         else if (o.box.empty())
           faults_.in_instr(d, i, "box", fmt::format("'%{}{}' is empty", b.name, o.box.str()));
         else if (!b.part.box.contains(o.box))

@@ -3,26 +3,73 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "framework/plan/names.h"
 #include "framework/plan/verify/faults.h"
+#include "framework/plan/verify/geometry.h"
 
 namespace convnet {
 namespace {
 
-// What a result is a sum over.
+// What a sum may run over. A sum over several is nested in this order, the first outermost, and its
+// parts are numbered in this order, the last fastest.
+enum Level { kRows, kColumns, kChannels, kExamples, kLevels };
+
+// One dimension of an operand that an instruction sums over.
+struct Summed {
+  Level level;
+  size_t operand;
+  int dim;
+  const char* cuts;  // the attribute that cuts the sum
+  const char* what;
+};
+
+constexpr Summed kExamplesOfScores = {kExamples, 0, 0, "cuts", "examples"};
+
+std::vector<Summed> summed(Op op) {
+  switch (op) {
+    case Op::kConvFwd:
+    case Op::kFcFwd:
+      return {{kChannels, 0, 1, "channel_cuts", "channels"}};
+    case Op::kConvBwdData:
+    case Op::kFcBwdData:
+      return {{kChannels, 0, 1, "filter_cuts", "filters"}};
+    case Op::kConvBwdWeight:
+      return {{kRows, 1, 2, "row_cuts", "rows"},
+              {kColumns, 1, 3, "column_cuts", "columns"},
+              {kExamples, 1, 0, "cuts", "examples"}};
+    case Op::kFcBwdWeight:
+      return {{kExamples, 1, 0, "cuts", "examples"}};
+    case Op::kBiasBwd:
+      return {{kRows, 0, 2, "row_cuts", "rows"},
+              {kColumns, 0, 3, "column_cuts", "columns"},
+              {kExamples, 0, 0, "cuts", "examples"}};
+    case Op::kSoftmaxLossFwd:
+    case Op::kSoftmaxMetrics:
+      return {kExamplesOfScores};
+    default:
+      return {};
+  }
+}
+
+// One instruction's part of a sum.
 struct Sum {
   int device = 0, instr = 0;
   Part part;
-  int64_t lo = 0, hi = 0, extent = 0;  // the indices summed, and how many there are in all
-  bool over_examples = false;
+  std::array<Range, kLevels> over;  // {0, 1} where it sums over nothing
 };
 
-// All sums that make up one tensor.
-using Sums = std::map<int, std::vector<Sum>>;
+// All of one tensor.
+struct Sums {
+  std::vector<Sum> all;
+  std::vector<Summed> levels;
+  std::array<std::vector<int64_t>, kLevels> shards;  // boundaries; {0, extent} where not cut
+};
 
 class SumCheck {
  public:
@@ -32,7 +79,9 @@ class SumCheck {
     for (size_t d = 0; d < plan_.devices.size(); ++d)
       for (size_t i = 0; i < plan_.devices[d].instrs.size(); ++i)
         collect(static_cast<int>(d), static_cast<int>(i));
+    const size_t before = faults_.count();
     for (const auto& [tensor, sums] : sums_) check(tensor, sums);
+    if (faults_.count() > before) return;
     for (size_t id = 0; id < plan_.exchanges.size(); ++id) order(static_cast<int>(id));
   }
 
@@ -44,68 +93,71 @@ class SumCheck {
   void collect(int d, int i) {
     const DevicePlan& device = plan_.devices[static_cast<size_t>(d)];
     const Instr& instr = device.instrs[static_cast<size_t>(i)];
-    Sum sum{d, i, {}, 0, 0, 0, false};
-    size_t first = 0;
-    int dim = 0;
-    const Operand* over = nullptr;
-    switch (instr.op) {
-      case Op::kConvFwd:
-      case Op::kFcFwd:
-        over = &instr.in[1];
-        dim = 1;
-        break;
-      case Op::kConvBwdData:
-      case Op::kFcBwdData:
-        over = &instr.in[1];
-        break;
-      case Op::kSoftmaxLossFwd:
-        first = 1;
-        [[fallthrough]];
-      case Op::kConvBwdWeight:
-      case Op::kFcBwdWeight:
-        over = &instr.in[0];
-        sum.over_examples = true;
-        break;
-      default:
-        return;
+    if (instr.op == Op::kSoftmaxStats || instr.op == Op::kSoftmaxNorm) {
+      const Operand& x = instr.in[0];
+      cuts(d, i, "class_cuts", "classes", x, 1,
+           canonical_shards(tensor_of(plan_, device, x).shape[1]));
+      return;
     }
-    sum.lo = over->box.lo(dim);
-    sum.hi = over->box.hi(dim);
-    sum.extent = tensor_of(plan_, device, *over).shape[dim];
-    for (size_t r = first; r < instr.out.size(); ++r) {
+    const std::vector<Summed> levels = summed(instr.op);
+    if (levels.empty()) return;
+    Sum sum{d, i, {}, {}};
+    sum.over.fill({0, 1});
+    std::array<std::vector<int64_t>, kLevels> shards;
+    shards.fill({0, 1});
+    for (const Summed& s : levels) {
+      const Operand& o = instr.in[s.operand];
+      const int64_t extent = tensor_of(plan_, device, o).shape[s.dim];
+      sum.over[s.level] = {o.box.lo(s.dim), o.box.hi(s.dim)};
+      shards[s.level] = {0, extent};
+      if (!instr.attrs.has(s.cuts)) continue;
+      shards[s.level] = s.level == kExamples ? plan_.shards : canonical_shards(extent);
+      cuts(d, i, s.cuts, s.what, o, s.dim, shards[s.level]);
+    }
+    for (size_t r = instr.op == Op::kSoftmaxLossFwd ? 1 : 0; r < instr.out.size(); ++r) {
       const Buffer& b = buffer_of(device, instr.out[r]);
       sum.part = b.part;
-      if (sum.over_examples || b.part.of > 1) sums_[b.tensor].push_back(sum);
+      Sums& sums = sums_[b.tensor];
+      if (sums.all.empty()) {
+        sums.levels = levels;
+        sums.shards = shards;
+      }
+      sums.all.push_back(sum);
     }
-    if (sum.over_examples) cuts(d, i, instr.attrs.list("cuts"), sum);
   }
 
   // The canonical boundaries inside the range, and its ends.
-  void cuts(int d, int i, const std::vector<int64_t>& cuts, const Sum& sum) {
-    std::vector<int64_t> expected{sum.lo};
-    for (int64_t s : plan_.shards)
-      if (s > sum.lo && s < sum.hi) expected.push_back(s);
-    expected.push_back(sum.hi);
+  void cuts(int d, int i, const char* attr, const char* what, const Operand& o, int dim,
+            const std::vector<int64_t>& shards) {
+    const auto& cuts =
+        plan_.devices[static_cast<size_t>(d)].instrs[static_cast<size_t>(i)].attrs.list(attr);
+    const int64_t lo = o.box.lo(dim), hi = o.box.hi(dim);
+    std::vector<int64_t> expected{lo};
+    for (int64_t s : shards)
+      if (s > lo && s < hi) expected.push_back(s);
+    expected.push_back(hi);
     if (cuts != expected)
-      faults_.in_instr(
-          d, i, "cuts",
-          fmt::format("the cuts are {}, the canonical shards of the examples {}:{} are {}",
-                      text(cuts), sum.lo, sum.hi, text(expected)));
+      faults_.in_instr(d, i, "cuts",
+                       fmt::format("the {} are {}, the canonical shards of the {} {}:{} are {}",
+                                   attr, text(cuts), what, lo, hi, text(expected)));
   }
 
   static std::string text(const std::vector<int64_t>& values) {
-    std::string s = "[";
-    for (size_t i = 0; i < values.size(); ++i) s += (i ? "," : "") + std::to_string(values[i]);
-    return s + "]";
+    return fmt::format("[{}]", fmt::join(values, ","));
+  }
+  // "the rows 0:4, the examples 0:16"; only what is not summed whole by all.
+  static std::string text(const Sums& sums, const std::array<Range, kLevels>& over) {
+    std::string s;
+    for (const Summed& l : sums.levels)
+      s += fmt::format("{}the {} {}:{}", s.empty() ? "" : ", ", l.what, over[l.level].lo,
+                       over[l.level].hi);
+    return s;
   }
 
-  // Index k of every device runs over the same range, and the ranges of k = 0, 1, ... follow on one
-  // another from the first index to the last.
-  void check(int tensor, const std::vector<Sum>& sums) {
-    const int of = sums[0].part.of;
-    const char* what = sums[0].over_examples ? "examples" : "indices";
-    std::map<int, const Sum*> by_index;
-    for (const Sum& s : sums) {
+  void check(int tensor, const Sums& sums) {
+    const int of = sums.all[0].part.of;
+    std::vector<const Sum*> parts(static_cast<size_t>(of), nullptr);
+    for (const Sum& s : sums.all) {
       if (s.part.of != of) {
         faults_.in_instr(s.device, s.instr, "partial",
                          fmt::format("makes '{}' in {} parts, elsewhere it is made in {}",
@@ -113,39 +165,75 @@ class SumCheck {
         return;
       }
       if (of == 1) continue;  // check_geometry has seen to it
-      const auto [entry, is_new] = by_index.emplace(s.part.k, &s);
-      if (!is_new && (entry->second->lo != s.lo || entry->second->hi != s.hi))
+      const Sum*& first = parts[static_cast<size_t>(s.part.k)];
+      if (first != nullptr && first->over != s.over)
         faults_.in_instr(
             s.device, s.instr, "partial",
-            fmt::format("sums the {} {}:{} to part {} of '{}', elsewhere that part sums "
-                        "{}:{}",
-                        what, s.lo, s.hi, s.part.k, name(tensor), entry->second->lo,
-                        entry->second->hi));
-      if (!is_new && is_final_metric(tensor))
+            fmt::format("sums {} to part {} of '{}', elsewhere that part sums {}",
+                        text(sums, s.over), s.part.k, name(tensor), text(sums, first->over)));
+      if (first != nullptr && is_final_metric(tensor))
         faults_.in_instr(
             s.device, s.instr, "loss-coverage",
             fmt::format("makes part {} of '{}' a second time", s.part.k, name(tensor)));
+      if (first == nullptr) first = &s;
     }
-    if (of == 1) return;
-    int64_t next = 0;
-    for (int k = 0; k < of; ++k) {
-      const auto entry = by_index.find(k);
-      if (entry == by_index.end()) {
-        faults_.in_layer(layer_of(sums[0]), "partial",
-                         fmt::format("part {} of {} of '{}' is not made", k, of, name(tensor)));
+    if (of > 1) product(tensor, sums, parts);
+  }
+
+  // The parts are all combinations of consecutive ranges, one list of ranges a level, each used in
+  // its place: then everything is summed once.
+  void product(int tensor, const Sums& sums, const std::vector<const Sum*>& parts) {
+    const int layer = layer_of(sums.all[0]);
+    for (size_t k = 0; k < parts.size(); ++k)
+      if (parts[k] == nullptr) {
+        faults_.in_layer(
+            layer, "partial",
+            fmt::format("part {} of {} of '{}' is not made", k, parts.size(), name(tensor)));
         return;
       }
-      const Sum& s = *entry->second;
-      if (s.lo != next)
-        faults_.in_instr(s.device, s.instr, "partial",
-                         fmt::format("part {} of '{}' sums the {} {}:{}, must begin at {}", k,
-                                     name(tensor), what, s.lo, s.hi, next));
-      next = s.hi;
+    std::array<std::vector<int64_t>, kLevels> bounds;
+    for (const Summed& l : sums.levels) {
+      bounds[l.level] = bounds_of(parts, l.level);
+      const int64_t extent = sums.shards[l.level].back();
+      int64_t end = 0;
+      for (const Sum* s : parts) end = std::max(end, s->over[l.level].hi);
+      if (bounds[l.level].front() != 0 || end != extent) {
+        faults_.in_layer(layer, "partial",
+                         fmt::format("the parts of '{}' sum the {} {}:{} of {}", name(tensor),
+                                     l.what, bounds[l.level].front(), end, extent));
+        return;
+      }
+      bounds[l.level].push_back(extent);
     }
-    if (next != sums[0].extent)
-      faults_.in_layer(layer_of(sums[0]), "partial",
-                       fmt::format("the parts of '{}' end at {} of {} {}", name(tensor), next,
-                                   sums[0].extent, what));
+    size_t n = 1;
+    for (const Summed& l : sums.levels) n *= bounds[l.level].size() - 1;
+    for (size_t k = 0; k < parts.size(); ++k) {
+      std::array<Range, kLevels> expected = parts[k]->over;
+      size_t rest = k;
+      for (size_t l = sums.levels.size(); l-- > 0;) {
+        const auto& b = bounds[sums.levels[l].level];
+        const size_t at = rest % (b.size() - 1);
+        rest /= b.size() - 1;
+        expected[sums.levels[l].level] = {b[at], b[at + 1]};
+      }
+      if (parts[k]->over == expected && n == parts.size()) continue;
+      faults_.in_instr(
+          parts[k]->device, parts[k]->instr, "partial",
+          fmt::format("part {} of {} of '{}' sums {}, must sum {}: all parts together are {} "
+                      "ranges, each of which must be summed once and in this order",
+                      k, parts.size(), name(tensor), text(sums, parts[k]->over),
+                      text(sums, expected), n));
+      return;
+    }
+  }
+
+  // Where the ranges of the parts begin.
+  static std::vector<int64_t> bounds_of(const std::vector<const Sum*>& parts, Level level) {
+    std::vector<int64_t> bounds;
+    for (const Sum* s : parts) bounds.push_back(s->over[level].lo);
+    std::sort(bounds.begin(), bounds.end());
+    bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
+    return bounds;
   }
 
   int layer_of(const Sum& s) const {
@@ -159,51 +247,87 @@ class SumCheck {
                         [&](const Exchange& e) { return e.tensor == tensor; });
   }
 
-  // Sums over examples are added as the canonical tree where the parts are its subtrees, else by
-  // rank.
+  // Parts are added by the balanced tree where that is the very tree by which one device would add
+  // all, else by rank.
   void order(int id) {
     const Exchange& e = plan_.exchanges[static_cast<size_t>(id)];
     if (e.order == Exchange::Order::kNone) return;
     const auto found = sums_.find(e.tensor);
-    if (found == sums_.end() || !found->second[0].over_examples) return;
-    const int of = found->second[0].part.of;
-    for (const Part& p : e.from)
-      if (!p.box.empty() && p.of != of) {
-        faults_.in_exchange(
-            id, "partial",
-            fmt::format("adds {} parts of '{}', which is made in {}", p.of, name(e.tensor), of));
-        return;
+    std::string why = "they are sums of the parts of several sums";
+    bool tree = false;
+    if (found != sums_.end()) {
+      const Sums& sums = found->second;
+      const int of = sums.all[0].part.of;
+      for (const Part& p : e.from)
+        if (!p.box.empty() && p.of != of) {
+          faults_.in_exchange(
+              id, "partial",
+              fmt::format("adds {} parts of '{}', which is made in {}", p.of, name(e.tensor), of));
+          return;
+        }
+      Nest nest{sums, {}};
+      std::vector<const Sum*> parts;
+      for (const Sum& s : sums.all) parts.push_back(&s);
+      why.clear();
+      for (const Summed& l : sums.levels) {
+        auto& b = nest.bounds[l.level];
+        b = bounds_of(parts, l.level);
+        b.push_back(sums.shards[l.level].back());
+        if (b.size() > 2 || sums.shards[l.level].size() > 2)
+          why += fmt::format("{}the parts {} of the {} follow the shards {}",
+                             why.empty() ? "" : ", ", text(b), l.what, text(sums.shards[l.level]));
       }
-    std::vector<int64_t> bounds(static_cast<size_t>(of) + 1, 0);
-    for (const Sum& s : found->second) bounds[static_cast<size_t>(s.part.k) + 1] = s.hi;
-    const auto canonical =
-        are_subtrees(bounds, 0, static_cast<size_t>(of), 0, plan_.shards.size() - 1)
-            ? Exchange::Order::kTree
-            : Exchange::Order::kRank;
+      tree = nest.is_tree(0, 0, static_cast<size_t>(of));
+    }
+    const auto canonical = tree ? Exchange::Order::kTree : Exchange::Order::kRank;
     if (e.order != canonical)
       faults_.in_exchange(
           id, "order",
-          fmt::format("records order={}; its parts {} of the shards {} are {}, so the order is {}",
-                      exchange_order_name(e.order), text(bounds), text(plan_.shards),
-                      canonical == Exchange::Order::kTree ? "subtrees of the canonical tree"
-                                                          : "no subtrees of the canonical tree",
-                      exchange_order_name(canonical)));
+          fmt::format(
+              "records order={}; its parts are {} of the canonical tree, so the order is {} "
+              "({})",
+              exchange_order_name(e.order), tree ? "subtrees" : "no subtrees",
+              exchange_order_name(canonical), why));
   }
 
-  // Whether the tree over parts [a, b) and the tree over shards [lo, hi) are the same above the
-  // parts.
-  bool are_subtrees(const std::vector<int64_t>& bounds, size_t a, size_t b, size_t lo,
-                    size_t hi) const {
-    if (bounds[a] != plan_.shards[lo] || bounds[b] != plan_.shards[hi]) return false;
-    if (b - a == 1) return true;
-    if (hi - lo == 1) return false;
-    const size_t middle = a + (b - a) / 2, shard = lo + (hi - lo) / 2;
-    return are_subtrees(bounds, a, middle, lo, shard) && are_subtrees(bounds, middle, b, shard, hi);
-  }
+  // The nest of trees by which one device adds: at each level a balanced tree over the canonical
+  // shards, whose leaves are the whole nest of the inner levels.
+  struct Nest {
+    const Sums& sums;
+    std::array<std::vector<int64_t>, kLevels> bounds;  // of the parts, by level
+
+    size_t parts(size_t level) const { return bounds[sums.levels[level].level].size() - 1; }
+
+    // Whether the balanced tree over the parts [k, k + n), which are all of this level and those
+    // inside, is the nest above the parts.
+    bool is_tree(size_t level, size_t k, size_t n) const {
+      if (level == sums.levels.size()) return true;
+      const Level l = sums.levels[level].level;
+      return subtrees(level, k, n, 0, parts(level), 0, sums.shards[l].size() - 1);
+    }
+
+    // The same of the parts [p, q) of this level, which should be the shards [lo, hi).
+    bool subtrees(size_t level, size_t k, size_t n, size_t p, size_t q, size_t lo,
+                  size_t hi) const {
+      const Level l = sums.levels[level].level;
+      const auto& b = bounds[l];
+      const auto& shards = sums.shards[l];
+      if (b[p] != shards[lo] || b[q] != shards[hi]) return false;
+      if (n == 1) return true;
+      if (q - p == 1) return hi - lo == 1 && is_tree(level + 1, k, n);
+      if (hi - lo == 1) return false;
+      const size_t shard = lo + (hi - lo) / 2;
+      const auto middle =
+          static_cast<size_t>(std::lower_bound(b.begin(), b.end(), shards[shard]) - b.begin());
+      const size_t half = (middle - p) * (n / (q - p));
+      return half == n / 2 && subtrees(level, k, half, p, middle, lo, shard) &&
+             subtrees(level, k + half, n - half, middle, q, shard, hi);
+    }
+  };
 
   const Plan& plan_;
   Faults& faults_;
-  Sums sums_;  // by tensor
+  std::map<int, Sums> sums_;  // by tensor
 };
 
 }  // namespace
