@@ -1,8 +1,9 @@
-// Concatenation along the channels, and sums of tensors.
+// Concatenation along the channels, sums of tensors, and biases.
 #include "framework/backends/reference/access.h"
 #include "framework/backends/reference/activation.h"
 #include "framework/backends/reference/kernels.h"
 #include "framework/backends/reference/require.h"
+#include "framework/backends/reference/tree_sum.h"
 
 namespace convnet::reference {
 namespace {
@@ -109,6 +110,64 @@ KernelResult add(const Binding& binding) {
   });
 }
 
+template <typename T>
+KernelResult bias_fwd(const Binding& binding) {
+  Require require(binding);
+  if (!require.ok()) return require.status();
+  const View& z = binding.in[0];
+  const View& out = binding.out[0];
+  require.activation(z, "z", DTypeOf<T>::value);
+  require.activation(out, "y", DTypeOf<T>::value);
+  const bool has_bias = binding.in.size() == 2;
+  if (has_bias) require.parameter(binding.in[1], "b", DTypeOf<T>::value, 1);
+  if (!require.ok()) return require.status();
+  require.same_shape(z, "z", out, "y");
+  require.covers(z, "z", out);
+  if (has_bias) require.covers(binding.in[1], "b", 0, out.box.lo(1), out.box.hi(1));
+  const Activation act = act_attr(binding, require);
+  if (!require.ok()) return require.status();
+  const Access<T> b = has_bias ? Access<T>(binding.in[1]) : Access<T>();
+  return loop_kernel([act, has_bias, b, x = Access<T>(z), y = Access<T>(out)] {
+    y.for_each([&](int64_t n, int64_t k, int64_t p, int64_t q) {
+      const T sum = x(n, k, p, q) + (has_bias ? b(k) : T(0));
+      y(n, k, p, q) = activate(act, sum);
+    });
+  });
+}
+
+template <typename T>
+KernelResult bias_bwd(const Binding& binding) {
+  Require require(binding);
+  if (!require.ok()) return require.status();
+  const View& in = binding.in[0];
+  const View& out = binding.out[0];
+  require.activation(in, "dy", DTypeOf<T>::value);
+  require.parameter(out, "db", DTypeOf<T>::value, 1);
+  if (!require.ok()) return require.status();
+  require.that(in.shape[1] == out.shape[0], "dy has " + std::to_string(in.shape[1]) +
+                                                " channels, db " + std::to_string(out.shape[0]));
+  require.covers(in, "dy", 1, out.box.lo(0), out.box.hi(0));
+  const std::vector<int64_t> cuts = require.cuts(in.box);
+  const std::vector<int64_t> rows = require.cuts("row_cuts", in.box, 2);
+  const std::vector<int64_t> columns = require.cuts("column_cuts", in.box, 3);
+  if (!require.ok()) return require.status();
+  return loop_kernel([cuts, rows, columns, dy = Access<T>(in), db = Access<T>(out)] {
+    db.for_each([&](int64_t k, auto...) {
+      db(k) = pixel_sum<T>(rows, columns, cuts, [&](const Block& b) {
+        T sum = 0;
+        for (int64_t n = b.n_lo; n < b.n_hi; ++n)
+          for (int64_t p = b.p_lo; p < b.p_hi; ++p)
+            for (int64_t q = b.q_lo; q < b.q_hi; ++q) sum += dy(n, k, p, q);
+        return sum;
+      });
+    });
+  });
+}
+
+template KernelResult bias_fwd<float>(const Binding&);
+template KernelResult bias_fwd<double>(const Binding&);
+template KernelResult bias_bwd<float>(const Binding&);
+template KernelResult bias_bwd<double>(const Binding&);
 template KernelResult concat_fwd<float>(const Binding&);
 template KernelResult concat_fwd<double>(const Binding&);
 template KernelResult concat_bwd<float>(const Binding&);

@@ -76,22 +76,32 @@ KernelResult conv_fwd(const Binding& binding) {
   if (has_bias) require.covers(binding.in[2], "b", 0, out.box.lo(1), out.box.hi(1));
   if (!require.ok()) return require.status();
   const Access<T> b = has_bias ? Access<T>(binding.in[2]) : Access<T>();
-  return loop_kernel([g, act, has_bias, b, x = Access<T>(binding.in[0]),
+  const bool cut = binding.instr.attrs.has("channel_cuts");
+  require.that(!cut || g.groups == 1, "channels of groups are not summed by shards");
+  // Without cuts all channels of the group.
+  const std::vector<int64_t> cuts =
+      cut ? require.cuts("channel_cuts", binding.in[0].box, 1)
+          : std::vector<int64_t>{binding.in[1].box.lo(1), binding.in[1].box.hi(1)};
+  if (!require.ok()) return require.status();
+  return loop_kernel([g, act, has_bias, b, cuts, x = Access<T>(binding.in[0]),
                       w = Access<T>(binding.in[1]), y = Access<T>(out)] {
     y.for_each([&](int64_t n, int64_t k, int64_t p, int64_t q) {
-      T sum = 0;
-      for (int64_t c = w.lo(1); c < w.hi(1); ++c) {
-        const int64_t channel = g.group_of_filter(k) * g.channels + c;
-        if (!x.has(1, channel)) continue;
-        for (int64_t r = w.lo(2); r < w.hi(2); ++r) {
-          const int64_t h = g.input(0, p, r);
-          if (!x.has(2, h)) continue;
-          for (int64_t s = w.lo(3); s < w.hi(3); ++s) {
-            const int64_t column = g.input(1, q, s);
-            if (x.has(3, column)) sum += x(n, channel, h, column) * w(k, c, r, s);
+      T sum = tree_sum<T>(cuts, [&](int64_t c_lo, int64_t c_hi) {
+        T part = 0;
+        for (int64_t c = std::max(c_lo, w.lo(1)); c < std::min(c_hi, w.hi(1)); ++c) {
+          const int64_t channel = g.group_of_filter(k) * g.channels + c;
+          if (!x.has(1, channel)) continue;
+          for (int64_t r = w.lo(2); r < w.hi(2); ++r) {
+            const int64_t h = g.input(0, p, r);
+            if (!x.has(2, h)) continue;
+            for (int64_t s = w.lo(3); s < w.hi(3); ++s) {
+              const int64_t column = g.input(1, q, s);
+              if (x.has(3, column)) part += x(n, channel, h, column) * w(k, c, r, s);
+            }
           }
         }
-      }
+        return part;
+      });
       if (has_bias) sum += b(k);
       y(n, k, p, q) = activate(act, sum);
     });
@@ -108,25 +118,28 @@ KernelResult conv_bwd_data(const Binding& binding) {
   require.covers(binding.in[0], "dy", 0, out.box.lo(0), out.box.hi(0));
   for (int64_t c = out.box.lo(1); c < out.box.hi(1); ++c)
     require.covers(binding.in[1], "w", 1, c % g.channels, c % g.channels + 1);
+  const std::vector<int64_t> cuts = require.cuts("filter_cuts", binding.in[0].box, 1);
   if (!require.ok()) return require.status();
   return loop_kernel(
-      [g, dy = Access<T>(binding.in[0]), w = Access<T>(binding.in[1]), dx = Access<T>(out)] {
+      [g, cuts, dy = Access<T>(binding.in[0]), w = Access<T>(binding.in[1]), dx = Access<T>(out)] {
         dx.for_each([&](int64_t n, int64_t channel, int64_t h, int64_t column) {
           const int64_t group = g.group_of_channel(channel);
           const int64_t c = channel - group * g.channels;
           const int64_t k_lo = std::max({group * g.filters, w.lo(0), dy.lo(1)});
           const int64_t k_hi = std::min({(group + 1) * g.filters, w.hi(0), dy.hi(1)});
-          T sum = 0;
-          for (int64_t k = k_lo; k < k_hi; ++k)
-            for (int64_t r = w.lo(2); r < w.hi(2); ++r) {
-              const int64_t p = g.output(0, h, r);
-              if (!dy.has(2, p)) continue;
-              for (int64_t s = w.lo(3); s < w.hi(3); ++s) {
-                const int64_t q = g.output(1, column, s);
-                if (dy.has(3, q)) sum += dy(n, k, p, q) * w(k, c, r, s);
+          dx(n, channel, h, column) = tree_sum<T>(cuts, [&](int64_t lo, int64_t hi) {
+            T sum = 0;
+            for (int64_t k = std::max(lo, k_lo); k < std::min(hi, k_hi); ++k)
+              for (int64_t r = w.lo(2); r < w.hi(2); ++r) {
+                const int64_t p = g.output(0, h, r);
+                if (!dy.has(2, p)) continue;
+                for (int64_t s = w.lo(3); s < w.hi(3); ++s) {
+                  const int64_t q = g.output(1, column, s);
+                  if (dy.has(3, q)) sum += dy(n, k, p, q) * w(k, c, r, s);
+                }
               }
-            }
-          dx(n, channel, h, column) = sum;
+            return sum;
+          });
         });
       });
 }
@@ -152,19 +165,21 @@ KernelResult conv_bwd_weight(const Binding& binding) {
       require.covers(x_view, "x", 1, group * g.channels + out.box.lo(1),
                      group * g.channels + out.box.hi(1));
   const std::vector<int64_t> cuts = require.cuts(dy_view.box);
+  const std::vector<int64_t> rows = require.cuts("row_cuts", dy_view.box, 2);
+  const std::vector<int64_t> columns = require.cuts("column_cuts", dy_view.box, 3);
   if (!require.ok()) return require.status();
   const Access<T> db = has_bias ? Access<T>(binding.out[1]) : Access<T>();
   return loop_kernel(
-      [g, has_bias, cuts, db, x = Access<T>(x_view), dy = Access<T>(dy_view), dw = Access<T>(out)] {
+      [g, has_bias, cuts, rows, columns, db, x = Access<T>(x_view), dy = Access<T>(dy_view), dw = Access<T>(out)] {
         dw.for_each([&](int64_t k, int64_t c, int64_t r, int64_t s) {
           const int64_t channel = g.group_of_filter(k) * g.channels + c;
-          dw(k, c, r, s) = tree_sum<T>(cuts, [&](int64_t n_lo, int64_t n_hi) {
+          dw(k, c, r, s) = pixel_sum<T>(rows, columns, cuts, [&](const Block& b) {
             T sum = 0;
-            for (int64_t n = n_lo; n < n_hi; ++n)
-              for (int64_t p = dy.lo(2); p < dy.hi(2); ++p) {
+            for (int64_t n = b.n_lo; n < b.n_hi; ++n)
+              for (int64_t p = b.p_lo; p < b.p_hi; ++p) {
                 const int64_t h = g.input(0, p, r);
                 if (!x.has(2, h)) continue;
-                for (int64_t q = dy.lo(3); q < dy.hi(3); ++q) {
+                for (int64_t q = b.q_lo; q < b.q_hi; ++q) {
                   const int64_t column = g.input(1, q, s);
                   if (x.has(3, column)) sum += x(n, channel, h, column) * dy(n, k, p, q);
                 }
@@ -174,11 +189,11 @@ KernelResult conv_bwd_weight(const Binding& binding) {
         });
         if (!has_bias) return;
         db.for_each([&](int64_t k, auto...) {
-          db(k) = tree_sum<T>(cuts, [&](int64_t n_lo, int64_t n_hi) {
+          db(k) = pixel_sum<T>(rows, columns, cuts, [&](const Block& b) {
             T sum = 0;
-            for (int64_t n = n_lo; n < n_hi; ++n)
-              for (int64_t p = dy.lo(2); p < dy.hi(2); ++p)
-                for (int64_t q = dy.lo(3); q < dy.hi(3); ++q) sum += dy(n, k, p, q);
+            for (int64_t n = b.n_lo; n < b.n_hi; ++n)
+              for (int64_t p = b.p_lo; p < b.p_hi; ++p)
+                for (int64_t q = b.q_lo; q < b.q_hi; ++q) sum += dy(n, k, p, q);
             return sum;
           });
         });

@@ -50,16 +50,21 @@ KernelResult fc_fwd(const Binding& binding) {
   if (has_bias) require.covers(binding.in[2], "b", 0, out.box.lo(1), out.box.hi(1));
   if (!require.ok()) return require.status();
   const Access<T> b = has_bias ? Access<T>(binding.in[2]) : Access<T>();
-  return loop_kernel([columns, act, has_bias, b, x = Access<T>(binding.in[0]),
+  const std::vector<int64_t> cuts = require.cuts("channel_cuts", binding.in[0].box, 1);
+  if (!require.ok()) return require.status();
+  return loop_kernel([columns, act, has_bias, b, cuts, x = Access<T>(binding.in[0]),
                       w = Access<T>(binding.in[1]), y = Access<T>(out)] {
     y.for_each([&](int64_t n, int64_t k, auto...) {
-      T sum = 0;
-      for (int64_t c = x.lo(1); c < x.hi(1); ++c)
-        for (int64_t h = x.lo(2); h < x.hi(2); ++h)
-          for (int64_t v = x.lo(3); v < x.hi(3); ++v) {
-            const int64_t j = columns.at(c, h, v);
-            if (w.has(1, j)) sum += x(n, c, h, v) * w(k, j);
-          }
+      T sum = tree_sum<T>(cuts, [&](int64_t c_lo, int64_t c_hi) {
+        T part = 0;
+        for (int64_t c = c_lo; c < c_hi; ++c)
+          for (int64_t h = x.lo(2); h < x.hi(2); ++h)
+            for (int64_t v = x.lo(3); v < x.hi(3); ++v) {
+              const int64_t j = columns.at(c, h, v);
+              if (w.has(1, j)) part += x(n, c, h, v) * w(k, j);
+            }
+        return part;
+      });
       if (has_bias) sum += b(k);
       y(n, k) = activate(act, sum);
     });
@@ -77,15 +82,18 @@ KernelResult fc_bwd_data(const Binding& binding) {
   if (!out.box.empty())
     require.covers(binding.in[1], "w", 1, columns.at(out.box.lo(1), out.box.lo(2), out.box.lo(3)),
                    columns.at(out.box.hi(1) - 1, out.box.hi(2) - 1, out.box.hi(3) - 1) + 1);
+  const std::vector<int64_t> cuts = require.cuts("filter_cuts", binding.in[0].box, 1);
   if (!require.ok()) return require.status();
   return loop_kernel(
-      [columns, dy = Access<T>(binding.in[0]), w = Access<T>(binding.in[1]), dx = Access<T>(out)] {
+      [columns, cuts, dy = Access<T>(binding.in[0]), w = Access<T>(binding.in[1]), dx = Access<T>(out)] {
         dx.for_each([&](int64_t n, int64_t c, int64_t h, int64_t v) {
           const int64_t j = columns.at(c, h, v);
-          T sum = 0;
-          for (int64_t k = std::max(w.lo(0), dy.lo(1)); k < std::min(w.hi(0), dy.hi(1)); ++k)
-            sum += dy(n, k) * w(k, j);
-          dx(n, c, h, v) = sum;
+          dx(n, c, h, v) = tree_sum<T>(cuts, [&](int64_t lo, int64_t hi) {
+            T sum = 0;
+            for (int64_t k = std::max(w.lo(0), lo); k < std::min(w.hi(0), hi); ++k)
+              sum += dy(n, k) * w(k, j);
+            return sum;
+          });
         });
       });
 }

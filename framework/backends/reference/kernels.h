@@ -60,12 +60,24 @@ template <typename T>
 KernelResult concat_bwd(const Binding& binding);
 template <typename T>
 KernelResult add(const Binding& binding);
+template <typename T>
+KernelResult bias_fwd(const Binding& binding);
+template <typename T>
+KernelResult bias_bwd(const Binding& binding);
 
 // softmax_loss.cc
 template <typename T>
 KernelResult softmax_loss_fwd(const Binding& binding);
 template <typename T>
 KernelResult softmax_loss_bwd(const Binding& binding);
+
+// softmax_shards.cc: the loss over classes that are split.
+template <typename T>
+KernelResult softmax_stats(const Binding& binding);
+template <typename T>
+KernelResult softmax_norm(const Binding& binding);
+template <typename T>
+KernelResult softmax_metrics(const Binding& binding);
 
 // update.cc. guard reads metrics, which are f64 whatever T is.
 template <typename T>

@@ -145,12 +145,17 @@ std::array<int64_t, 2> Require::pair(std::string_view name, int64_t least) {
 }
 
 std::vector<int64_t> Require::cuts(const Box& box) {
-  const std::vector<int64_t> items = list("cuts");
+  return attr("cuts") == nullptr ? std::vector<int64_t>{} : cuts("cuts", box, 0);
+}
+
+std::vector<int64_t> Require::cuts(std::string_view name, const Box& box, int dim) {
   if (!ok()) return {};
+  if (instr_.attrs.find(std::string(name)) == nullptr) return {box.lo(dim), box.hi(dim)};
+  const std::vector<int64_t> items = list(name);
   that(items.size() >= 2 && std::is_sorted(items.begin(), items.end()) &&
-           items.front() == box.lo(0) && items.back() == box.hi(0),
-       "attribute 'cuts' does not go from " + std::to_string(box.lo(0)) + " up to " +
-           std::to_string(box.hi(0)) + ", the examples that are summed");
+           items.front() == box.lo(dim) && items.back() == box.hi(dim),
+       "attribute " + quoted(name) + " does not go from " + std::to_string(box.lo(dim)) + " up to " +
+           std::to_string(box.hi(dim)) + ", what is summed");
   return items;
 }
 
