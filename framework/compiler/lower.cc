@@ -316,7 +316,8 @@ class Lowering {
     }
     if (of > 1) e.order = canonical ? Exchange::Order::kTree : Exchange::Order::kRank;
     e.kind = Pattern(e).kind();
-    e.bytes = wire_bytes(e, plan_.tensors[static_cast<size_t>(e.tensor)]);
+    e.bytes = wire_bytes(e, plan_.tensors[static_cast<size_t>(e.tensor)],
+                         plan_.tensors[static_cast<size_t>(e.target())]);
     const auto id = static_cast<int64_t>(plan_.exchanges.size());
     for (size_t i = 0; i < e.group.size(); ++i) {
       const int device = e.group[i];
