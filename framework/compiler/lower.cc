@@ -392,7 +392,8 @@ class Lowering {
     if (!rows.segments.empty())
       for (size_t i = 0; i < members.size(); ++i)
         to_whole(rows, rows.from_whole ? &e.from[i] : &e.to[i]);
-    e.bytes = wire_bytes(plan_, e);
+    e.bytes = wire_bytes(e, plan_.tensors[static_cast<size_t>(e.tensor)],
+                         plan_.tensors[static_cast<size_t>(e.target())]);
     const auto id = static_cast<int64_t>(plan_.exchanges.size());
     for (size_t i = 0; i < e.group.size(); ++i) {
       const int device = e.group[i];

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "framework/plan/rows.h"
+
 namespace convnet {
 namespace {
 
@@ -57,7 +59,18 @@ int64_t flops(const Plan& plan, const DevicePlan& device, const Instr& instr) {
       return count(instr.out[0]) * (2 * instr.attrs.integer("size") + 3);
     case Op::kLrnBwd:
       return count(instr.out[0]) * (2 * instr.attrs.integer("size") + 5);
+    case Op::kBiasFwd:
+      return 2 * count(instr.out[0]);  // with the activation
+    case Op::kBiasBwd:
+      return count(instr.in[0]);
+    case Op::kSoftmaxStats:
+      return 3 * count(instr.in[0]);
+    case Op::kSoftmaxNorm:
+      return 2 * count(instr.out[0]);
+    case Op::kSoftmaxMetrics:
+      return count(instr.in[0]);
     case Op::kAdd:
+    case Op::kSum:
       return count(instr.out[0]) * static_cast<int64_t>(instr.in.size() - 1);
     case Op::kSoftmaxLossFwd:
       return 4 * count(instr.out[0]);
@@ -70,6 +83,7 @@ int64_t flops(const Plan& plan, const DevicePlan& device, const Instr& instr) {
     case Op::kSoftmaxMetrics:
     case Op::kConcatFwd:
     case Op::kConcatBwd:
+    case Op::kRowsJoin:
     case Op::kGuard:
     case Op::kExchange:
       return 0;
@@ -77,8 +91,12 @@ int64_t flops(const Plan& plan, const DevicePlan& device, const Instr& instr) {
   return 0;
 }
 
-std::vector<Traffic> wire_traffic(const Exchange& exchange, const Tensor& tensor) {
+std::vector<Traffic> wire_traffic(const Exchange& given, const Tensor& tensor, const Tensor& into) {
   using Kind = Exchange::Kind;
+  const std::optional<Exchange> judged = in_common_rows(given, tensor, into);
+  CHECK_MSG(judged.has_value(), "exchange of '" + tensor.name + "' into '" + into.name +
+                                    "' with a box whose rows do not follow on one another there");
+  const Exchange& exchange = *judged;
   const size_t p = exchange.group.size();
   const int64_t size = dtype_size(tensor.dtype);
   const auto from = [&](size_t m) { return exchange.from[m].box.count() * size; };
@@ -123,9 +141,9 @@ std::vector<Traffic> wire_traffic(const Exchange& exchange, const Tensor& tensor
   return traffic;
 }
 
-int64_t wire_bytes(const Exchange& exchange, const Tensor& tensor) {
+int64_t wire_bytes(const Exchange& exchange, const Tensor& tensor, const Tensor& into) {
   int64_t most = 0;
-  for (const Traffic& t : wire_traffic(exchange, tensor))
+  for (const Traffic& t : wire_traffic(exchange, tensor, into))
     most = std::max({most, t.sent, t.received});
   return most;
 }

@@ -23,9 +23,11 @@ struct Traffic {
   int64_t sent = 0, received = 0;
 };
 // Per member, in the order of the group, by the best algorithm known for the exchange's pattern.
-std::vector<Traffic> wire_traffic(const Exchange& exchange, const Tensor& tensor);
+// `tensor`, `into`: those of the exchange (the same, or with other rows).
+std::vector<Traffic> wire_traffic(const Exchange& exchange, const Tensor& tensor,
+                                  const Tensor& into);
 
 // What Exchange::bytes records: the largest sent or received over the members.
-int64_t wire_bytes(const Exchange& exchange, const Tensor& tensor);
+int64_t wire_bytes(const Exchange& exchange, const Tensor& tensor, const Tensor& into);
 
 }  // namespace convnet

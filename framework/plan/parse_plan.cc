@@ -164,7 +164,7 @@ class Parser {
       return in_.fail("exchange " + std::to_string(id) + " where exchange " +
                       std::to_string(plan_.exchanges.size()) + " should follow");
     if (!choice(&e.kind, find_exchange_kind, "kind of exchange") ||
-        !refer(tensors_, &e.tensor, "tensor") || !in_.keyword("order") ||
+        !refer(tensors_, &e.tensor, "tensor") || !into(&e) || !in_.keyword("order") ||
         !in_.expect("=", "after 'order'") ||
         !choice(&e.order, find_exchange_order, "order of sums") || !field("bytes", &e.bytes) ||
         !in_.keyword("edge") || !in_.expect("=", "after 'edge'") ||
@@ -172,6 +172,13 @@ class Parser {
       return false;
     plan_.exchanges.push_back(std::move(e));
     return in_.end_line();
+  }
+
+  // "into=NAME", if it comes next.
+  bool into(Exchange* e) {
+    if (in_.peek() != 'i') return true;
+    return in_.keyword("into") && in_.expect("=", "after 'into'") &&
+           refer(tensors_, &e->into, "tensor");
   }
 
   // "k/of", if it comes next.

@@ -33,6 +33,8 @@ struct Tensor {
   // Parameters: how the first values are made: init=constant value | normal mean std | uniform lo
   // hi, drawn by Philox from (seed, key), counter the logical element index. State: init=constant.
   // Metrics: metric=loss weight top=[...]. Inputs: input=data | label (and classes for labels).
+  // Activations and inputs that hold a sub-batch: rows=[lo,hi,lo,hi,...], the examples that their
+  // rows stand for (rows.h).
   Attrs attrs;
   bool operator==(const Tensor&) const = default;
 };
@@ -86,8 +88,9 @@ struct DevicePlan {
 };
 
 // One communication: every element of each destination part is copied from the one source that
-// holds it (of == 1), or is the sum of the partial sums k = 0..of-1. `kind` names the pattern; the
-// box copy that `from` and `to` spell out is what it means.
+// holds it, or is the sum of the partial sums that it consists of: destination part k of `of` is
+// the sum of the sources k * q .. k * q + q - 1 of `of` * q (complete values: k = 0, of = 1).
+// `kind` names the pattern; the box copy that `from` and `to` spell out is what it means.
 struct Exchange {
   enum class Kind {
     kBoxes,  // no pattern: send and receive
@@ -106,13 +109,17 @@ struct Exchange {
   enum class Order { kNone, kTree, kRank };
   Kind kind = Kind::kBoxes;
   Order order = Order::kNone;
-  int tensor = 0;              // logical tensor that moves (index in Plan::tensors)
+  int tensor = 0;  // logical tensor that moves (index in Plan::tensors)
+  // Logical tensor that it becomes part of, which may have other rows: an element goes to the row
+  // that stands for the same example. -1: `tensor`. `from` are boxes of `tensor`, `to` of this one.
+  int into = -1;
   std::vector<int> group;      // devices that take part, in mesh order
   std::vector<Part> from, to;  // per group member; an empty box: holds or wants nothing
   int64_t bytes = 0;           // on the wire, the largest over devices of max(sent, received)
   // What it serves, for reports: an edge of the graph, "conv5->fc6", or a tensor, "conv1.w.grad".
   std::string edge;
   int layer = -1;
+  int target() const { return into < 0 ? tensor : into; }
   bool operator==(const Exchange&) const = default;
 };
 const char* exchange_kind_name(Exchange::Kind kind);     // "all_gather"

@@ -31,6 +31,11 @@ std::vector<bool> backward_tensors(const Plan& plan) {
           if (is) backward[tensor(o)] = true;
         }
       }
+    for (const Exchange& e : plan.exchanges) {
+      const auto from = static_cast<size_t>(e.tensor), to = static_cast<size_t>(e.target());
+      changed = changed || (backward[from] && !backward[to]);
+      if (backward[from]) backward[to] = true;
+    }
   }
   return backward;
 }
@@ -171,7 +176,8 @@ PlanSummary summarise(const Plan& plan) {
     (direction == PlanSummary::Direction::kSync       ? s.bytes_sync
      : direction == PlanSummary::Direction::kBackward ? s.bytes_backward
                                                       : s.bytes_forward) += e.bytes;
-    const std::vector<Traffic> traffic = wire_traffic(e, t);
+    const std::vector<Traffic> traffic =
+        wire_traffic(e, t, plan.tensors[static_cast<size_t>(e.target())]);
     for (size_t m = 0; m < e.group.size(); ++m) {
       PlanSummary::Device& d = s.devices[static_cast<size_t>(e.group[m])];
       d.sent += traffic[m].sent;

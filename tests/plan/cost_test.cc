@@ -28,7 +28,7 @@ int64_t bytes(Kind kind, std::vector<Part> from, std::vector<Part> to, DType dty
   e.to = std::move(to);
   Tensor t;
   t.dtype = dtype;
-  return wire_bytes(e, t);
+  return wire_bytes(e, t, t);
 }
 
 // T = 480 bytes over p = 4 (planning table: T(p-1)/p, 2T(p-1)/p, T).
@@ -75,7 +75,8 @@ TEST(WireBytes, TrafficOfEachMember) {
   const Plan plan = read_plan("loss_on_1_of_2");
   const auto traffic = [&](size_t id) {
     const Exchange& e = plan.exchanges[id];
-    return wire_traffic(e, plan.tensors[static_cast<size_t>(e.tensor)]);
+    return wire_traffic(e, plan.tensors[static_cast<size_t>(e.tensor)],
+                        plan.tensors[static_cast<size_t>(e.target())]);
   };
   EXPECT_EQ(traffic(0)[0].sent, 0);  // gather to device 0
   EXPECT_EQ(traffic(0)[0].received, 2304);

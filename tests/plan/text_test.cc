@@ -136,6 +136,7 @@ class RandomPlan {
     e.kind = static_cast<Exchange::Kind>(below(9));
     e.order = static_cast<Exchange::Order>(below(3));
     e.tensor = tensor(p);
+    if (below(3) == 0) e.into = tensor(p);
     for (int n = below(4); n > 0; --n) {
       e.group.push_back(below(100));
       e.from.push_back(part());

@@ -61,12 +61,14 @@ constexpr AttrRule kLrn[] = {{"size", K::kInteger, 1, kMaxWindow},
                              {"beta", K::kReal, 0, kMaxReal},
                              {"k", K::kReal, 0, kMaxReal}};
 constexpr AttrRule kDropout[] = {{"rate", K::kReal, 0, 1, "", true},
-                                 {"key", K::kInteger, -kAnyInteger, kAnyInteger}};
+                                 {"key", K::kInteger, -kAnyInteger, kAnyInteger},
+                                 {"rows", K::kList, 0, kMaxBatch, "", false, true}};
 constexpr AttrRule kTop[] = {{"top", K::kList, 1, kMaxCount}};
 constexpr AttrRule kScale[] = {{"scale", K::kReal, 0, kMaxReal}};
 constexpr AttrRule kUpdate[] = {{"rate", K::kReal, 0, kMaxReal},
                                 {"decay", K::kReal, 0, kMaxReal},
-                                {"momentum", K::kReal, 0, 1, "", true}};
+                                {"momentum", K::kReal, 0, 1, "", true},
+                                {"scale", K::kReal, 0, kMaxReal, "", false, true}};
 constexpr AttrRule kId[] = {{"id", K::kInteger, 0, kMaxCount}};
 
 // Two tables at most make up an operation's attributes.
@@ -113,6 +115,8 @@ OpAttrs attrs_of(Op op) {
       return {kDropout, {}};
     case Op::kConcatFwd:
     case Op::kConcatBwd:
+    case Op::kRowsJoin:
+    case Op::kSum:
       return {};
     case Op::kAdd:
       return {kAct, {}};

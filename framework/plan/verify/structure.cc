@@ -21,6 +21,7 @@ constexpr int64_t kMaxElements = int64_t{1} << 40;  // of a tensor; keeps produc
 // What each operand and result is:
 //   x  activation, or the data (read only)    w  parameter    s  state     l  label
 //   y  activation                             g  gradient     m  metrics   v  anything
+//   p  gradient or metrics
 // The last letter holds for all that follow.
 struct Roles {
   std::string_view in, out;
@@ -50,11 +51,14 @@ Roles roles_of(Op op) {
     case Op::kConcatFwd:
     case Op::kConcatBwd:
     case Op::kAdd:
+    case Op::kRowsJoin:
       return {"x", "y"};
     case Op::kBiasFwd:
       return {"yw", "y"};
     case Op::kBiasBwd:
       return {"y", "g"};
+    case Op::kSum:
+      return {"p", "p"};
     case Op::kSoftmaxLossFwd:
       return {"xl", "ym"};
     case Op::kSoftmaxStats:
@@ -93,6 +97,8 @@ bool has_role(const Tensor& t, char role) {
       return is_label(t);
     case 'm':
       return t.kind == TensorKind::kMetric;
+    case 'p':
+      return t.kind == TensorKind::kGradient || t.kind == TensorKind::kMetric;
     default:
       return true;
   }
@@ -114,6 +120,8 @@ const char* role_text(char role) {
       return "a label";
     case 'm':
       return "metrics";
+    case 'p':
+      return "a parameter's gradient or metrics";
     default:
       return "a tensor";
   }
