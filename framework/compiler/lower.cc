@@ -376,7 +376,7 @@ class Lowering {
                     std::vector<Member> members) {
     Exchange e;
     e.tensor = tensor_of(from);
-    e.into = tensor_of(to);
+    e.into = tensor_of(to) == e.tensor ? -1 : tensor_of(to);
     e.layer = node.layer;
     e.edge = node.edge;
     bool sums = false;
@@ -388,7 +388,7 @@ class Lowering {
     }
     if (sums)
       e.order = g_.value(from).layout.canonical() ? Exchange::Order::kTree : Exchange::Order::kRank;
-    e.kind = Pattern(e).kind();
+    if (members.size() > 1) e.kind = Pattern(e).kind();  // else a copy on one device
     if (!rows.segments.empty())
       for (size_t i = 0; i < members.size(); ++i)
         to_whole(rows, rows.from_whole ? &e.from[i] : &e.to[i]);

@@ -76,11 +76,6 @@ int64_t flops(const Plan& plan, const DevicePlan& device, const Instr& instr) {
       return 4 * count(instr.out[0]);
     case Op::kUpdateSgd:
       return 6 * count(instr.out[0]);
-    case Op::kBiasFwd:
-    case Op::kBiasBwd:
-    case Op::kSoftmaxStats:
-    case Op::kSoftmaxNorm:
-    case Op::kSoftmaxMetrics:
     case Op::kConcatFwd:
     case Op::kConcatBwd:
     case Op::kRowsJoin:

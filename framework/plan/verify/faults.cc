@@ -43,7 +43,7 @@ void Faults::in_exchange(int id, const char* rule, const std::string& message) {
       {-1, -1, layer_name(e.layer), rule, fmt::format("exchange {} ({}) {}", id, e.edge, message)});
 }
 
-std::vector<int64_t> canonical_shards(int64_t extent) {
+std::vector<int64_t> expected_shards(int64_t extent) {
   int64_t count = 8;
   while (count > extent) count /= 2;
   std::vector<int64_t> bounds;

@@ -39,6 +39,9 @@ class Geometry : InstrGeometry {
   void run() {
     partial_operands();
     switch (instr_.op) {
+      case Op::kRowsJoin:
+      case Op::kSum:
+        return;
       case Op::kConvFwd:
         return conv_forward();
       case Op::kConvBwdData:

@@ -91,7 +91,7 @@ class LossGeometry : InstrGeometry {
   void statistics() {
     const Operand &x = in(0), &stats = out(0);
     scores(x, in(1));
-    const auto bounds = canonical_shards(shape(x)[1]);
+    const auto bounds = expected_shards(shape(x)[1]);
     if (!of_shards(stats, kStatistics, bounds.size() - 1)) return;
     equals(stats, 0, range(x, 0), "examples");
     const Range shards = shards_of(x, bounds);
@@ -103,7 +103,7 @@ class LossGeometry : InstrGeometry {
     const Operand &x = in(0), &stats = in(2), &prob = out(0), &ranks = out(1);
     scores(x, in(1));
     if (same_shape(x, prob)) same_box(x, prob);
-    const auto bounds = canonical_shards(shape(x)[1]);
+    const auto bounds = expected_shards(shape(x)[1]);
     if (!of_shards(stats, kStatistics, bounds.size() - 1) | !of_shards(ranks, 1, bounds.size() - 1))
       return;
     equals(stats, 0, range(x, 0), "examples");
@@ -116,7 +116,7 @@ class LossGeometry : InstrGeometry {
   void metrics() {
     const Operand &stats = in(0), &ranks = in(1), &label = in(2);
     const int64_t classes = instr_.attrs.integer("classes");
-    const size_t shards = canonical_shards(classes).size() - 1;
+    const size_t shards = expected_shards(classes).size() - 1;
     if (!of_shards(stats, kStatistics, shards) | !of_shards(ranks, 1, shards)) return;
     whole(stats, 1, "statistics");
     whole(ranks, 1, "shards");

@@ -96,7 +96,7 @@ class SumCheck {
     if (instr.op == Op::kSoftmaxStats || instr.op == Op::kSoftmaxNorm) {
       const Operand& x = instr.in[0];
       cuts(d, i, "class_cuts", "classes", x, 1,
-           canonical_shards(tensor_of(plan_, device, x).shape[1]));
+           expected_shards(tensor_of(plan_, device, x).shape[1]));
       return;
     }
     const std::vector<Summed> levels = summed(instr.op);
@@ -111,7 +111,7 @@ class SumCheck {
       sum.over[s.level] = {o.box.lo(s.dim), o.box.hi(s.dim)};
       shards[s.level] = {0, extent};
       if (!instr.attrs.has(s.cuts)) continue;
-      shards[s.level] = s.level == kExamples ? plan_.shards : canonical_shards(extent);
+      shards[s.level] = s.level == kExamples ? plan_.shards : expected_shards(extent);
       cuts(d, i, s.cuts, s.what, o, s.dim, shards[s.level]);
     }
     for (size_t r = instr.op == Op::kSoftmaxLossFwd ? 1 : 0; r < instr.out.size(); ++r) {
