@@ -616,28 +616,28 @@ TEST(Mutation, ChangedCuts) {
 }
 
 // Parts of a sum called by each other's numbers, on all devices alike: they would be added in
-// another order.
+// another order. Of one tensor, and of all that are made in so many parts.
 TEST(Mutation, RenumberedParts) {
   Score score("parts of a sum numbered otherwise");
   for (const std::string& name : kAllTrainPlans) {
     const Plan plan = read_plan(name);
-    for (size_t t = 0; t < plan.tensors.size(); ++t)
-      for (int a = 0; a < 4; ++a)
-        for (int b = a + 1; b < 4; ++b) {
-          Plan m = plan;
-          const auto swap = [&](Part* p) {
-            if (p->of > b) p->k = p->k == a ? b : p->k == b ? a : p->k;
-          };
-          for (DevicePlan& d : m.devices)
-            for (Buffer& x : d.buffers)
-              if (x.tensor == static_cast<int>(t)) swap(&x.part);
-          for (Exchange& e : m.exchanges)
-            if (e.tensor == static_cast<int>(t))
-              for (Part& p : e.from) swap(&p);
-          if (m == plan) continue;
-          score.take(m, plan.model + " " + plan.tensors[t].name + " " + std::to_string(a) + "<->" +
-                            std::to_string(b));
-        }
+    for (size_t t = 0; t <= plan.tensors.size(); ++t)
+      for (int of = 2; of <= 4; ++of)
+        for (int a = 0; a < of; ++a)
+          for (int b = a + 1; b < of; ++b) {
+            Plan m = plan;
+            const auto swap = [&](int tensor, Part* p) {
+              if (p->of == of && (tensor == static_cast<int>(t) || t == plan.tensors.size()))
+                p->k = p->k == a ? b : p->k == b ? a : p->k;
+            };
+            for (DevicePlan& d : m.devices)
+              for (Buffer& x : d.buffers) swap(x.tensor, &x.part);
+            for (Exchange& e : m.exchanges)
+              for (Part& p : e.from) swap(e.tensor, &p);
+            if (m == plan) continue;
+            score.take(m, plan.model + " tensor " + std::to_string(t) + " " + std::to_string(a) +
+                              "<->" + std::to_string(b));
+          }
   }
 }
 
