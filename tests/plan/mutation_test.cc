@@ -638,6 +638,24 @@ TEST(Mutation, RenumberedParts) {
             score.take(m, plan.model + " tensor " + std::to_string(t) + " " + std::to_string(a) +
                               "<->" + std::to_string(b));
           }
+    // One part more than is made, or none but the whole.
+    for (size_t t = 0; t < plan.tensors.size(); ++t)
+      for (const bool more : {true, false}) {
+        Plan m = plan;
+        const auto change = [&](int tensor, Part* p) {
+          if (p->of == 1 || tensor != static_cast<int>(t)) return;
+          p->k = more ? p->k : 0;
+          p->of = more ? p->of + 1 : 1;
+        };
+        for (DevicePlan& d : m.devices)
+          for (Buffer& x : d.buffers) change(x.tensor, &x.part);
+        for (Exchange& e : m.exchanges) {
+          for (Part& p : e.from) change(e.tensor, &p);
+          if (e.tensor == static_cast<int>(t) && !more) e.order = Exchange::Order::kNone;
+        }
+        if (m == plan) continue;
+        score.take(m, plan.model + " tensor " + std::to_string(t) + (more ? " + 1" : " whole"));
+      }
   }
 }
 
