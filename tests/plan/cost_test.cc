@@ -71,6 +71,20 @@ TEST(WireBytes, BoxesAreIntersected) {
   EXPECT_EQ(bytes(Kind::kBoxes, four, three), 3 * 4);
 }
 
+// A copy on one device takes no wire.
+TEST(WireBytes, OneMember) { EXPECT_EQ(bytes(Kind::kBoxes, {range(0, 10)}, {range(2, 5)}), 0); }
+
+// A group that moves half of a tensor pays for that half alone: eight devices in two rows of four.
+TEST(WireBytes, GroupsCountTheirOwnBoxes) {
+  std::vector<Part> sums, pieces;
+  for (int m = 0; m < 4; ++m) {
+    sums.push_back(range(120, 240, m, 4));
+    pieces.push_back(range(120 + 30 * m, 150 + 30 * m));
+  }
+  EXPECT_EQ(bytes(Kind::kReduceScatter, sums, pieces), 360);
+  EXPECT_EQ(bytes(Kind::kAllGather, pieces, std::vector<Part>(4, range(120, 240))), 360);
+}
+
 TEST(WireBytes, TrafficOfEachMember) {
   const Plan plan = read_plan("loss_on_1_of_2");
   const auto traffic = [&](size_t id) {

@@ -35,9 +35,10 @@ inline Plan read_plan(const std::string& name) { return parsed(plan_text(name));
 // Train plans of one to four devices, small enough to be damaged everywhere: split by examples, by
 // filters, by input channels, by rows, by groups, and by two of these on a mesh.
 inline const std::vector<std::string> kTrainPlans = {
-    "train_1_device",  "train_2_devices",           "loss_on_1_of_2",    "branches",
-    "model_2_devices", "model_in_2_devices",        "spatial_2_devices", "groups_2_devices",
-    "mesh_4_devices",  "rows_by_examples_4_devices"};
+    "train_1_device",    "train_2_devices",           "loss_on_1_of_2",
+    "branches",          "model_2_devices",           "model_in_2_devices",
+    "spatial_2_devices", "added_parts_2_devices",     "groups_2_devices",
+    "mesh_4_devices",    "rows_by_examples_4_devices"};
 // And one of three devices, where layers lie on different devices, one is replicated and frozen,
 // and there are two losses.
 inline const std::vector<std::string> kAllTrainPlans = [] {

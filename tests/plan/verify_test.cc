@@ -231,6 +231,229 @@ TEST(VerifyPlan, Meaning) {
     expect_fault(c);
 }
 
+TEST(VerifyPlan, SumsCutInAnyDimension) {
+  const std::string model = "model_2_devices", in = "model_in_2_devices",
+                    rows = "spatial_2_devices", both = "rows_by_examples_4_devices",
+                    groups = "groups_2_devices";
+  for (const Case& c : std::vector<Case>{
+           {model, "filter_cuts=[0,1,3]", "filter_cuts=[0,3]", "cuts",
+            "the filter_cuts are [0,3], the canonical shards of the filters 0:3 are [0,1,3]"},
+           {model, "filter_cuts=[0,1,3]", "filter_cuts=[0,2,3]", "cuts"},
+           {model, " filter_cuts=[0,1,3]", "", "one-definition", "has 'filter_cuts' only here"},
+           {model, " filter_cuts=[3,4,6]", "", "one-definition", "has 'filter_cuts' only there"},
+           {in, "channel_cuts=[2,3,4]", "channel_cuts=[2,4]", "cuts",
+            "the canonical shards of the channels 2:4 are [2,3,4]"},
+           {rows, "row_cuts=[0,1,2,3,4]", "row_cuts=[0,2,4]", "cuts",
+            "the canonical shards of the rows 0:4 are [0,1,2,3,4]"},
+           {rows, "row_cuts=[4,5,6,7,8]", "row_cuts=[4,5,6,7,8] column_cuts=[0,1,2,3,4]",
+            "one-definition", "has 'column_cuts' only here"},
+           {groups, "groups=2 act=relu", "groups=2 act=relu channel_cuts=[0,1,2]", "attribute",
+            "'channel_cuts' goes with groups=1, not with 2"},
+           {groups, "conv0.grad.conv1 stride=[1,1] pad=[1,1] dilation=[1,1] groups=2",
+            "conv0.grad.conv1 stride=[1,1] pad=[1,1] dilation=[1,1] groups=2 filter_cuts=[0,1,2]",
+            "attribute", "'filter_cuts' goes with groups=1, not with 2"},
+           {rows, "%conv2.w.grad = conv2.w.grad 0/2", "%conv2.w.grad = conv2.w.grad", "complete",
+            "'%conv2.w.grad' counts as complete, but sums the rows 0:4 of 8"},
+           {in, "bias.fwd %fc1.sum@1", "bias.fwd %fc1.sum", "complete",
+            "'%fc1.sum' holds partial sum 0 of 2, must be complete"},
+           // The parts are subtrees, or the tree over them is not the one of one device.
+           {model, "fc1.grad order=tree", "fc1.grad order=rank", "order",
+            "the parts [0,3,6] of the filters follow the shards [0,1,3,4,6]"},
+           {in, "conv1.sum order=tree", "conv1.sum order=rank", "order",
+            "are subtrees of the canonical tree, so the order is tree"},
+           {both, "conv2.w.grad order=tree", "conv2.w.grad order=rank", "order",
+            "are subtrees of the canonical tree, so the order is tree"},
+           {both, "conv1.w.grad order=rank", "conv1.w.grad order=tree", "order",
+            "no subtrees of the canonical tree, so the order is rank (the parts [0,2,4] of the "
+            "rows "
+            "follow the shards [0,1,2,3,4], the parts [0,32,64] of the examples follow the shards "
+            "[0,16,32,48,64])"},
+           {"added_parts_2_devices", "order=rank", "order=tree", "order",
+            "they are sums of the parts of several sums"},
+       })
+    expect_fault(c);
+}
+
+// An uncut sum has no shards, so its parts are no subtrees.
+TEST(VerifyPlan, PartsOfUncutSumsAreAddedByRank) {
+  for (const auto& [name, cuts, exchange] :
+       {std::tuple("model_2_devices",
+                   std::vector<std::string>{" filter_cuts=[0,1,3]", " filter_cuts=[3,4,6]"},
+                   "reduce_scatter fc1.grad order="),
+        std::tuple("model_in_2_devices",
+                   std::vector<std::string>{" channel_cuts=[0,1]", " channel_cuts=[1,2]"},
+                   "all_reduce fc1.sum order=")}) {
+    std::string text = plan_text(name);
+    for (const std::string& attr : cuts) text = edited(text, attr + " ", " ");
+    EXPECT_THAT(fault_text(verify_plan(parsed(text))), HasSubstr("so the order is rank")) << name;
+    const std::string by = exchange;
+    text = edited(text, by + "tree", by + "rank");
+    EXPECT_EQ(fault_text(verify_plan(parsed(text))), "") << name;
+  }
+}
+
+// Any sum of one device may follow shards, whole.
+TEST(VerifyPlan, AcceptsCutsOfWholeSums) {
+  std::string text = plan_text("train_1_device");
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {"groups=1 act=relu", "groups=1 act=relu channel_cuts=[0,1]"},
+           {"%fc1 act=none", "%fc1 act=none channel_cuts=[0,1,2]"},
+           {"-> %pool1.grad", "-> %pool1.grad filter_cuts=[0,1,3]"},
+           {"cuts=[0,16,32] @conv1",
+            "cuts=[0,16,32] row_cuts=[0,1,3,4,6] column_cuts=[0,1,3,4,6] @conv1"}})
+    text = edited(text, from, to);
+  EXPECT_EQ(fault_text(verify_plan(parsed(text))), "");
+}
+
+// Part k sums the k-th of all combinations of rows and examples.
+TEST(VerifyPlan, PartsAreNumberedInOrder) {
+  Plan plan = read_plan("rows_by_examples_4_devices");
+  const auto swap = [&](const std::string& name, Part* p) {
+    const bool is_conv1 = name == "conv1.w.grad" || name == "conv1.b.grad";
+    if (is_conv1 && p->of == 4 && (p->k == 1 || p->k == 2)) p->k = 3 - p->k;
+  };
+  for (DevicePlan& d : plan.devices)
+    for (Buffer& b : d.buffers) swap(plan.tensors[static_cast<size_t>(b.tensor)].name, &b.part);
+  for (Exchange& e : plan.exchanges)
+    for (Part& p : e.from) swap(plan.tensors[static_cast<size_t>(e.tensor)].name, &p);
+  EXPECT_THAT(
+      fault_text(verify_plan(plan)),
+      HasSubstr("partial: conv.bwd_weight: part 1 of 4 of 'conv1.w.grad' sums the rows 2:4, "
+                "the columns 0:2, the examples 0:32, must sum the rows 0:2, the columns "
+                "0:2, the examples 32:64"));
+}
+
+// Each row counts once: a part that sums other rows than its place says is found.
+TEST(VerifyPlan, PartsSumEverythingOnce) {
+  const std::string text =
+      edited(edited(plan_text("spatial_2_devices"), "%conv1@1 %conv2.grad.act ->",
+                    "%conv1@1 %conv2.grad.act[0:32,0:2,0:3,0:4] ->"),
+             "row_cuts=[0,1,2,3,4] @conv2", "row_cuts=[0,1,2,3] @conv2");
+  EXPECT_THAT(
+      fault_text(verify_plan(parsed(text))),
+      HasSubstr("partial: conv.bwd_weight: part 0 of 2 of 'conv2.w.grad' sums the rows 0:3, "
+                "the columns 0:4, the examples 0:32, must sum the rows 0:4"));
+}
+
+TEST(VerifyPlan, BandsAndRanges) {
+  const std::string rows = "spatial_2_devices", groups = "groups_2_devices",
+                    in = "model_in_2_devices";
+  for (const Case& c : std::vector<Case>{
+           {rows, "conv.fwd %conv1@1 %conv2.w", "conv.fwd %conv1@1[0:32,0:2,0:4,0:4] %conv2.w",
+            "coverage", "has the rows 0:4, 0:5 are needed"},
+           {rows, "conv.bwd_data %conv2.grad.act@1 %conv2.w -> %conv1.grad",
+            "conv.bwd_data %conv2.grad.act@1[0:32,0:2,0:4,0:4] %conv2.w -> %conv1.grad", "coverage",
+            "has the rows 0:4, 0:5 are needed"},
+           {rows, "conv.bwd_weight %conv1@1 %conv2.grad.act",
+            "conv.bwd_weight %conv1@1[0:32,0:2,0:4,0:4] %conv2.grad.act", "coverage",
+            "has the rows 0:4, 0:5 are needed"},
+           {rows, "%pool1.grad[0:32,0:2,0:2,0:2]", "%pool1.grad[0:32,0:2,0:1,0:2]", "coverage",
+            "has the rows 0:1, 0:2 are needed"},
+           {groups, "conv.fwd %conv0 %conv1.w", "conv.fwd %conv0[0:32,0:1,0:2,0:2] %conv1.w",
+            "coverage", "has the channels 0:1, 0:2 are needed"},
+           {groups, "concat.fwd %conv1@1 %conv2", "concat.fwd %conv1@1[0:32,0:2,0:2,0:2] %conv2",
+            "coverage", "has the channels 0:2, must have 0:3"},
+           {groups, "concat.fwd %conv1@1 %conv2", "concat.fwd %conv1@1[0:0,0:0,0:0,0:0] %conv2",
+            "coverage", "is empty, must have the channels 0:3"},
+           {groups, "concat.fwd %conv1[0:32,3:4,0:2,0:2] %conv2 -> %cat1",
+            "concat.fwd %conv1[0:32,3:4,0:2,0:2] %conv2 -> %cat1[0:32,3:4,0:2,0:2]", "coverage",
+            "'%conv2' must be empty: none of its channels is in '%cat1[0:32,3:4,0:2,0:2]'"},
+           {groups, "act.bwd %conv1 ", "act.bwd %conv1[0:0,0:0,0:0,0:0] ", "box", "is empty"},
+           {in, "bias.fwd %fc1.sum@1 %fc1.b", "bias.fwd %fc1.sum@1 %conv1.b", "shape",
+            "the length of the bias is 2, must be 3"},
+           {in, "bias.bwd %fc1.grad -> %fc1.b.grad", "bias.bwd %fc1.grad -> %conv1.b.grad", "shape",
+            "the length of the bias is 2, must be 3"},
+           {in, "bias.bwd %fc1.grad -> %fc1.b.grad",
+            "bias.bwd %fc1.grad[0:32,0:2,0:1,0:1] -> %fc1.b.grad", "coverage",
+            "has the filters 0:2, 0:3 are needed"},
+       })
+    expect_fault(c);
+}
+
+// One reshard is a copy on each device, or an exchange in each group.
+TEST(VerifyPlan, ExchangesOfOneMemberAndOfGroups) {
+  const std::string groups = "groups_2_devices", mesh = "mesh_4_devices";
+  for (const Case& c : std::vector<Case>{
+           {groups, "3 boxes cat1.grad", "3 all_gather cat1.grad", "pattern", "is no all_gather"},
+           {groups, "3 boxes cat1.grad", "3 broadcast cat1.grad", "pattern", "is no broadcast"},
+           {groups, "3 boxes cat1.grad order=none bytes=0", "3 boxes cat1.grad order=none bytes=4",
+            "bytes", "records 4 bytes, its boxes take 0"},
+           {groups, "  0: [0:32,0:6,0:2,0:2] -> [0:32,0:3,0:2,0:2]",
+            "  1: [0:32,0:6,0:2,0:2] -> [0:32,0:3,0:2,0:2]", "exchange-issue"},
+           {mesh, "0 all_gather fc1 order", "0 reduce_scatter fc1 order", "pattern"},
+           {mesh, "  0: [0:16,0:4,0:1,0:1] -> [0:16,0:8,0:1,0:1]",
+            "  0: [0:16,0:4,0:1,0:1] -> [0:32,0:8,0:1,0:1]", "cover",
+            "brings device 0 nothing for the elements [16:32,0:8,0:1,0:1]"},
+       })
+    expect_fault(c);
+}
+
+TEST(VerifyPlan, LossesOverRangesOfClasses) {
+  const std::string model = "model_2_devices";
+  for (const Case& c : std::vector<Case>{
+           {model, "%fc2 %label -> %loss.stats class_cuts=[0,1,3]",
+            "%fc2 %label -> %loss.stats class_cuts=[0,3]", "cuts",
+            "the class_cuts are [0,3], the canonical shards of the classes 0:3 are [0,1,3]"},
+           {model, "%fc2 %label -> %loss.stats class_cuts=[0,1,3]",
+            "%fc2[0:32,0:2,0:1,0:1] %label -> %loss.stats class_cuts=[0,1,2]", "coverage",
+            "has the classes 0:2, must have whole canonical shards, which meet at 0, 1, 3, 4, 6"},
+           {model, "-> %loss.stats class_cuts=[3,4,6]",
+            "-> %loss.stats[0:32,6:9,0:1,0:1] class_cuts=[3,4,6]", "coverage",
+            "has the statistics 6:9, must have 6:12"},
+           {model, "%label %loss.stats@1 -> %loss.prob",
+            "%label %loss.stats@1[0:32,0:6,0:1,0:1] -> %loss.prob", "coverage",
+            "has the statistics 0:6, must have 0:12"},
+           {model, "%loss.prob %loss.rank class_cuts=[0,1,3]",
+            "%loss.prob %loss.rank[0:32,0:1,0:1,0:1] class_cuts=[0,1,3]", "coverage",
+            "has the shards 0:1, must have 0:2"},
+           {model, "%loss.stats@1 %loss.rank@1 %label",
+            "%loss.stats@1 %loss.rank@1[0:32,0:2,0:1,0:1] %label", "coverage",
+            "has the shards 0:2, must have 0:4"},
+           {model, "classes=6 @loss", "classes=9 @loss", "shape",
+            "the number of entries for the shards of the classes is 12, must be 24"},
+           {model, "top=[1,2] cuts", "top=[1,7] cuts", "attribute",
+            "'top' asks for the best 7 of 6 classes"},
+           {model, "top=[1,2] cuts=[0,16,32]", "top=[1,2] cuts=[0,32]", "cuts"},
+           {model, "%fc2 %label -> %loss.stats", "%fc2.grad %label -> %loss.stats",
+            "use-before-definition"},
+       })
+    expect_fault(c);
+}
+
+// Operations of a loss that each fit by themselves, but not together.
+TEST(VerifyPlan, PartsOfALossBelongTogether) {
+  // 5 to 7 classes have four shards.
+  std::string text = plan_text("model_2_devices");
+  for (int d = 0; d < 2; ++d) text = edited(text, "classes=6 @loss", "classes=5 @loss");
+  EXPECT_THAT(fault_text(verify_plan(parsed(text))),
+              HasSubstr("loss: softmax.metrics: counts 5 classes, 'fc2' has 6"));
+
+  // The probabilities of other scores than those of the statistics.
+  text = plan_text("model_2_devices");
+  text = edited(text, "tensor fc2 activation f32 blocked [32,6,1,1]\n",
+                "tensor fc2 activation f32 blocked [32,6,1,1]\n"
+                "tensor other activation f32 blocked [32,6,1,1]\n");
+  for (int d = 0; d < 2; ++d) {
+    const std::string box = d == 0 ? "[0:32,0:3,0:1,0:1]" : "[0:32,3:6,0:1,0:1]";
+    text = edited(text, "  %fc2 = fc2" + box,
+                  "  %other = other" + box + " arena offset=65536 bytes=384\n  %fc2 = fc2" + box);
+    text = edited(text, "softmax.norm %fc2 %label", "softmax.norm %other %label");
+    text = edited(text, "  softmax.stats ",
+                  "  act.fwd %fc2 -> %other act=tanh @fc2:8\n  softmax.stats ", d);
+  }
+  EXPECT_THAT(fault_text(verify_plan(parsed(text))),
+              HasSubstr("loss: softmax.norm: 'loss.stats' must be the statistics of 'other' and "
+                        "'label'"));
+
+  // Metrics that no one makes: the loss would have no weight.
+  Plan plan = read_plan("model_2_devices");
+  for (DevicePlan& d : plan.devices)
+    std::erase_if(d.instrs,
+                  [](const Instr& i) { return i.op == Op::kSoftmaxMetrics || i.op == Op::kGuard; });
+  EXPECT_THAT(fault_text(verify_plan(plan)),
+              HasSubstr("loss: softmax.norm: its metrics are made 0 times, must be once"));
+}
+
 // What the text form cannot say.
 TEST(VerifyPlan, Names) {
   Plan plan = read_plan("train_1_device");
