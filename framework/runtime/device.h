@@ -81,7 +81,7 @@ class Device {
   struct Input {
     int buffer = 0;
     bool label = false;
-    BoxRuns runs;  // device, batch
+    std::vector<BoxRuns> runs;  // device, batch; one for each segment of examples
   };
   struct Allocation {
     void* memory = nullptr;

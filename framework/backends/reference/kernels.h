@@ -67,6 +67,12 @@ KernelResult softmax_loss_fwd(const Binding& binding);
 template <typename T>
 KernelResult softmax_loss_bwd(const Binding& binding);
 
+// sub_batch.cc
+template <typename T>
+KernelResult rows_join(const Binding& binding);
+template <typename T>
+KernelResult sum(const Binding& binding);
+
 // update.cc. guard reads metrics, which are f64 whatever T is.
 template <typename T>
 KernelResult update_sgd(const Binding& binding);
