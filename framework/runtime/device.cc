@@ -190,6 +190,7 @@ View Device::view(const Operand& operand) const {
 }
 
 Status Device::bind(Communicator& communicator, const SessionOptions& options) {
+  communicator_ = &communicator;
   for (const Instr& instr : program_.instrs) {
     std::vector<View> in, out;
     for (const Operand& operand : instr.in) in.push_back(view(operand));
@@ -204,6 +205,7 @@ Status Device::bind(Communicator& communicator, const SessionOptions& options) {
     step.kernel = *std::move(kernel);
     step.guard = instr.op == Op::kGuard;
     step.update = is_update(instr.op);
+    step.exchange = instr.op == Op::kExchange;
     steps_.push_back(std::move(step));
   }
   return Status();
@@ -309,6 +311,7 @@ void Device::step() {
     Step& step = steps_[i];
     if (work_.checked && step.update) continue;  // parameters stay as they are
     step.kernel->run();
+    if (step.exchange && communicator_->aborted()) return;
     for (int s : step.snapshots) {
       const Snapshot& snapshot = snapshots_[static_cast<size_t>(s)];
       const auto* from = static_cast<const double*>(address(snapshot.buffer));
