@@ -47,7 +47,8 @@ struct Loader::Impl {
   Shape source, window;  // [C, H, W] before and after padding and cropping
   std::vector<float> mean;
   int64_t blocks = 0;
-  std::array<Batch, 2> buffers;  // the caller's, and the one that is filled
+  int64_t first_block = 0, end_block = 0;  // those that are filled
+  std::array<Batch, 2> buffers;            // the caller's, and the one that is filled
   size_t back = 0;
   Scratch scratch;  // of the calling thread
 
@@ -92,6 +93,10 @@ Status Loader::Impl::prepare() {
     mean.assign(options.mean->values.begin(), options.mean->values.end());
   }
   blocks = (options.batch + kLanes - 1) / kLanes;
+  first_block = options.end < 0 ? 0 : std::min(options.begin / kLanes, blocks);
+  end_block = options.end < 0
+                  ? blocks
+                  : std::clamp((options.end + kLanes - 1) / kLanes, first_block, blocks);
   const auto example = window.checked_count();
   const auto values = example ? checked_mul(*example, blocks * kLanes) : std::nullopt;
   if (!values || *values > (int64_t{1} << 40))
@@ -231,7 +236,7 @@ Status Loader::Impl::fill(Batch& batch, int64_t block, Scratch& memory) const {
 void Loader::Impl::run_worker(Scratch memory) {
   std::unique_lock<std::mutex> lock(mutex);
   while (true) {
-    work.wait(lock, [this] { return stop || (job.index >= 0 && job.next_block < blocks); });
+    work.wait(lock, [this] { return stop || (job.index >= 0 && job.next_block < end_block); });
     if (stop) return;
     const int64_t block = job.next_block++;
     Batch& batch = buffers[back];
@@ -253,7 +258,8 @@ void Loader::Impl::begin(int64_t index) {
   buffers[back].count = count(index);
   job = Job();
   job.index = index;
-  job.left = blocks;
+  job.next_block = first_block;
+  job.left = end_block - first_block;
   work.notify_all();
 }
 
@@ -261,7 +267,7 @@ Result<const Batch*> Loader::Impl::get_now(int64_t index) {
   Batch& batch = buffers[0];
   batch.index = index;
   batch.count = count(index);
-  for (int64_t block = 0; block < blocks; ++block)
+  for (int64_t block = first_block; block < end_block; ++block)
     CONVNET_RETURN_IF_ERROR(fill(batch, block, scratch));
   return &batch;
 }

@@ -29,6 +29,9 @@ struct LoaderOptions {
   std::optional<HostTensor> mean;
   double scale = 1;  // (byte - mean) * scale, in f32
   uint64_t seed = 1;
+  // Of each batch, the examples begin .. end-1 are wanted, to whole blocks of 16; the others may be
+  // anything. Negative end: all.
+  int64_t begin = 0, end = -1;
   int workers = 0;  // threads that prepare the next batch meanwhile; 0: get() does all the work
 };
 

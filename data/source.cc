@@ -80,6 +80,8 @@ LoaderOptions loader_options(const DataOptions& options, const SourceOptions& so
   loader.mean = source.mean;
   loader.scale = options.scale;
   loader.seed = source.seed;
+  loader.begin = source.begin;
+  loader.end = source.end;
   loader.workers = source.workers;
   return loader;
 }

@@ -75,6 +75,7 @@ struct SourceOptions {
   int64_t batch = 1;  // examples per step, the plan's
   Shape input;        // [C, H, W] of the model's input; kData if the examples have another shape
   std::optional<HostTensor> mean;  // from source_mean
+  int64_t begin = 0, end = -1;     // the part of each batch that is wanted, as LoaderOptions say
   uint64_t seed = 1;               // of order and augmentation
   int workers = 1;                 // threads that prepare the next batch; 0: none
 };

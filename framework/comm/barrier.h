@@ -18,6 +18,7 @@ class Barrier {
 
   // Wakes all that wait; every later wait() returns false at once.
   void abort();
+  bool aborted() const { return aborted_.load(std::memory_order_acquire); }
 
  private:
   const int members_;

@@ -28,6 +28,8 @@ class Communicator {
 
   // Makes every device's pending and later calls return at once (an error somewhere); idempotent.
   virtual void abort() = 0;
+  // True once that has happened: what exchanges were to bring is then not there.
+  virtual bool aborted() const = 0;
 };
 
 // Communicators of one process: one per device, devices being threads that read each other's

@@ -1,84 +1,12 @@
 #include "framework/comm/exchange_steps.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 
 namespace convnet {
 namespace {
 
-// Below this an all-reduce is done by every member for itself: reading all operands costs less than
-// a third barrier. Bytes of the tensor.
-constexpr int64_t kTwoPhaseBytes = 16 * 1024;
 constexpr int kMaxGroup = BoxRuns::kMaxOperands - 2;
-
-// One box of a member's result, and which member's operand holds each partial sum of it.
-struct Cell {
-  Box box;
-  std::vector<int> source_of;  // by k; -1: nothing to add
-};
-
-bool whole_cover(const Box& outer, const Box& inner) {
-  return !inner.empty() && outer.contains(inner);
-}
-
-// A member's operand that holds (k of `of`) of the whole cell: its own if it can be, because that
-// one is near; else the first. -1: none.
-int find_source(const Exchange& exchange, const Box& cell, int member, int k) {
-  const auto holds = [&](int m) {
-    const Part& part = exchange.from[static_cast<size_t>(m)];
-    return part.k == k && whole_cover(part.box, cell);
-  };
-  if (holds(member)) return member;
-  for (int m = 0; m < static_cast<int>(exchange.group.size()); ++m)
-    if (holds(m)) return m;
-  return -1;
-}
-
-// The result of `member`, cut along every boundary of an operand: within a cell the sources are
-// fixed.
-Result<std::vector<Cell>> make_cells(const Exchange& exchange, const std::string& name,
-                                     int member) {
-  const Part& to = exchange.to[static_cast<size_t>(member)];
-  std::vector<Cell> cells;
-  if (to.box.empty()) return cells;
-  if (to.of != 1)
-    return Status(Code::kUsage, "the result on device " +
-                                    std::to_string(exchange.group[static_cast<size_t>(member)]) +
-                                    " is partial sum " + std::to_string(to.k) + " of " +
-                                    std::to_string(to.of) + ", but a result must be complete");
-  int of = 0;
-  cells.push_back({to.box, {}});
-  for (const Part& from : exchange.from) {
-    if (intersect(from.box, to.box).empty()) continue;
-    if (of != 0 && from.of != of)
-      return Status(Code::kUsage, "operands that are one of " + std::to_string(of) +
-                                      " and one of " + std::to_string(from.of) +
-                                      " partial sums meet");
-    of = from.of;
-    for (int d = 0; d < to.box.rank(); ++d) {
-      for (const int64_t cut : {from.box.lo(d), from.box.hi(d)}) {
-        const size_t count = cells.size();
-        for (size_t c = 0; c < count; ++c) {
-          if (cut <= cells[c].box.lo(d) || cut >= cells[c].box.hi(d)) continue;
-          Cell rest = cells[c];
-          rest.box.set(d, cut, cells[c].box.hi(d));
-          cells[c].box.set(d, cells[c].box.lo(d), cut);
-          cells.push_back(rest);
-        }
-      }
-    }
-  }
-  for (Cell& cell : cells) {
-    for (int k = 0; k < of; ++k)
-      cell.source_of.push_back(find_source(exchange, cell.box, member, k));
-    if (std::all_of(cell.source_of.begin(), cell.source_of.end(), [](int s) { return s < 0; }))
-      return Status(Code::kUsage,
-                    "no device holds " + cell.box.str() + " of '" + name + "', which device " +
-                        std::to_string(exchange.group[static_cast<size_t>(member)]) + " is to get");
-  }
-  return cells;
-}
 
 struct Bytes {
   const std::byte* begin;
@@ -118,18 +46,26 @@ bool needs_stage(const std::vector<std::vector<Cell>>& cells, int member, const 
 }
 
 Transfer make_transfer(const Exchange& exchange, const Tensor& tensor, const Cell& cell,
-                       const std::vector<View>& in, void* dst, const Box& dst_stored) {
+                       const FindSource& find, void* dst, const Box& dst_stored) {
   std::vector<Box> stored{dst_stored};
   std::vector<const void*> sources;
   std::vector<int> operand_of;  // by k: index in `sources`
   for (int member : cell.source_of) {
     operand_of.push_back(member < 0 ? -1 : static_cast<int>(sources.size()));
     if (member < 0) continue;
-    stored.push_back(in[static_cast<size_t>(member)].stored);
-    sources.push_back(in[static_cast<size_t>(member)].data);
+    const Source source = find(member, cell.box);
+    stored.push_back(source.stored);
+    sources.push_back(source.data);
   }
   return Transfer(BoxRuns(tensor.format, cell.box, stored), OrderedSum(exchange.order, operand_of),
                   tensor.dtype, dst, std::move(sources));
+}
+
+FindSource in_memory(const std::vector<View>& in) {
+  return [&in](int member, const Box&) {
+    const View& view = in[static_cast<size_t>(member)];
+    return Source{view.data, view.stored};
+  };
 }
 
 // An all-reduce of whole buffers may be cut anywhere: member m sums the m-th piece for all.
@@ -175,7 +111,7 @@ void add_flat_all_reduce(const Exchange& exchange, const Tensor& tensor, const C
     MemberSteps& member = steps.members[static_cast<size_t>(m)];
     void* dst = out[static_cast<size_t>(m)].data;
     member.first.push_back(
-        make_transfer(exchange, flat, {piece(m), cell.source_of}, flat_in, dst, whole));
+        make_transfer(exchange, flat, {piece(m), cell.source_of}, in_memory(flat_in), dst, whole));
     for (int64_t other = 0; other < n; ++other) {
       if (other == m) continue;
       const int sole = 0;
@@ -183,33 +119,6 @@ void add_flat_all_reduce(const Exchange& exchange, const Tensor& tensor, const C
       member.second.emplace_back(BoxRuns(Format::kPlain, piece(other), both),
                                  OrderedSum(exchange.order, std::span(&sole, 1)), tensor.dtype, dst,
                                  std::vector<const void*>{out[static_cast<size_t>(other)].data});
-    }
-  }
-}
-
-// Every member makes its own result.
-void add_direct(const Exchange& exchange, const Tensor& tensor,
-                const std::vector<std::vector<Cell>>& cells, const std::vector<View>& in,
-                const std::vector<View>& out, ExchangeSteps& steps) {
-  for (size_t m = 0; m < cells.size(); ++m) {
-    MemberSteps& member = steps.members[m];
-    const bool staged = needs_stage(cells, static_cast<int>(m), in[m], out[m]);
-    void* dst = out[m].data;
-    Box dst_stored = out[m].stored;
-    if (staged) {
-      dst_stored = out[m].box;
-      const int64_t bytes = stored_count(tensor.format, dst_stored) * dtype_size(tensor.dtype);
-      member.stage = std::make_unique<std::byte[]>(static_cast<size_t>(bytes));
-      dst = member.stage.get();
-      const int sole = 0;
-      const Box both[] = {out[m].stored, dst_stored};
-      member.last.emplace_back(BoxRuns(tensor.format, out[m].box, both),
-                               OrderedSum(exchange.order, std::span(&sole, 1)), tensor.dtype,
-                               out[m].data, std::vector<const void*>{dst});
-    }
-    for (const Cell& cell : cells[m]) {
-      if (!staged && in_place(cell, static_cast<int>(m), in[m], out[m])) continue;
-      member.first.push_back(make_transfer(exchange, tensor, cell, in, dst, dst_stored));
     }
   }
 }
@@ -244,30 +153,66 @@ void Transfer::run() const {
   });
 }
 
+Status check_group(const Exchange& exchange) {
+  if (exchange.group.size() <= static_cast<size_t>(kMaxGroup)) return Status();
+  return Status(Code::kLimit, "a group of " + std::to_string(exchange.group.size()) +
+                                  " devices; the most is " + std::to_string(kMaxGroup));
+}
+
+Status check_views(const Exchange& exchange, const Tensor& tensor, size_t member, const View& in,
+                   const View& out) {
+  CONVNET_RETURN_IF_ERROR(
+      check_view(in, exchange.from[member], tensor, "operand", exchange.group[member]));
+  return check_view(out, exchange.to[member], tensor, "result", exchange.group[member]);
+}
+
+ExchangeSteps direct_steps(const Exchange& exchange, const Tensor& tensor,
+                           const std::vector<std::vector<Cell>>& cells, const std::vector<View>& in,
+                           const std::vector<View>& out, const FindSource& find) {
+  ExchangeSteps steps;
+  steps.members.resize(cells.size());
+  for (size_t m = 0; m < cells.size(); ++m) {
+    if (cells[m].empty()) continue;
+    MemberSteps& member = steps.members[m];
+    const bool staged = needs_stage(cells, static_cast<int>(m), in[m], out[m]);
+    void* dst = out[m].data;
+    Box dst_stored = out[m].stored;
+    if (staged) {
+      dst_stored = out[m].box;
+      const int64_t bytes = stored_count(tensor.format, dst_stored) * dtype_size(tensor.dtype);
+      member.stage = std::make_unique<std::byte[]>(static_cast<size_t>(bytes));
+      dst = member.stage.get();
+      const int sole = 0;
+      const Box both[] = {out[m].stored, dst_stored};
+      member.last.emplace_back(BoxRuns(tensor.format, out[m].box, both),
+                               OrderedSum(exchange.order, std::span(&sole, 1)), tensor.dtype,
+                               out[m].data, std::vector<const void*>{dst});
+    }
+    for (const Cell& cell : cells[m]) {
+      if (!staged && in_place(cell, static_cast<int>(m), in[m], out[m])) continue;
+      member.first.push_back(make_transfer(exchange, tensor, cell, find, dst, dst_stored));
+    }
+  }
+  return steps;
+}
+
 Result<ExchangeSteps> exchange_steps(const Exchange& exchange, const Tensor& tensor,
                                      const std::vector<View>& in, const std::vector<View>& out) {
   const size_t n = exchange.group.size();
   CHECK(in.size() == n && out.size() == n);
-  if (n > static_cast<size_t>(kMaxGroup))
-    return Status(Code::kLimit, "a group of " + std::to_string(n) + " devices; the most is " +
-                                    std::to_string(kMaxGroup));
+  CONVNET_RETURN_IF_ERROR(check_group(exchange));
   std::vector<std::vector<Cell>> cells;
   for (size_t m = 0; m < n; ++m) {
-    CONVNET_RETURN_IF_ERROR(
-        check_view(in[m], exchange.from[m], tensor, "operand", exchange.group[m]));
-    CONVNET_RETURN_IF_ERROR(
-        check_view(out[m], exchange.to[m], tensor, "result", exchange.group[m]));
+    CONVNET_RETURN_IF_ERROR(check_views(exchange, tensor, m, in[m], out[m]));
     CONVNET_ASSIGN_OR_RETURN(std::vector<Cell> mine,
                              make_cells(exchange, tensor.name, static_cast<int>(m)));
     cells.push_back(std::move(mine));
   }
+  if (!flat_all_reduce(exchange, tensor, cells, in, out))
+    return direct_steps(exchange, tensor, cells, in, out, in_memory(in));
   ExchangeSteps steps;
   steps.members.resize(n);
-  if (flat_all_reduce(exchange, tensor, cells, in, out)) {
-    add_flat_all_reduce(exchange, tensor, cells[0][0], in, out, steps);
-  } else {
-    add_direct(exchange, tensor, cells, in, out, steps);
-  }
+  add_flat_all_reduce(exchange, tensor, cells[0][0], in, out, steps);
   return steps;
 }
 

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "framework/backends/backend.h"
 #include "framework/base/status.h"
 #include "framework/comm/box_runs.h"
+#include "framework/comm/cells.h"
 #include "framework/comm/ordered_sum.h"
 #include "framework/plan/plan.h"
 
@@ -48,9 +50,32 @@ struct ExchangeSteps {
   std::vector<MemberSteps> members;
 };
 
+// Below this an all-reduce is done by every member for itself: reading all operands costs less than
+// a third barrier. Bytes of the tensor.
+constexpr int64_t kTwoPhaseBytes = 16 * 1024;
+
 // `in`, `out`: per member, as given to Communicator::bind. kUsage if the views are not what the
 // exchange says, or leave an element without a source; kLimit for groups of more than 64.
 Result<ExchangeSteps> exchange_steps(const Exchange& exchange, const Tensor& tensor,
                                      const std::vector<View>& in, const std::vector<View>& out);
+
+// kLimit for groups of more than 64.
+Status check_group(const Exchange& exchange);
+// kUsage if a member's views are not what the exchange says.
+Status check_views(const Exchange& exchange, const Tensor& tensor, size_t member, const View& in,
+                   const View& out);
+
+// Memory that holds `box` of the operand of `member`.
+struct Source {
+  const void* data = nullptr;
+  Box stored;
+};
+using FindSource = std::function<Source(int member, const Box& box)>;
+
+// Every member makes its own result, cell by cell, from what `find` says. Members without cells
+// make nothing, and their views are not looked at.
+ExchangeSteps direct_steps(const Exchange& exchange, const Tensor& tensor,
+                           const std::vector<std::vector<Cell>>& cells, const std::vector<View>& in,
+                           const std::vector<View>& out, const FindSource& find);
 
 }  // namespace convnet

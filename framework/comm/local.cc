@@ -11,10 +11,6 @@
 namespace convnet {
 namespace {
 
-// Members that hold or want something; the others do not issue the exchange.
-bool takes_part(const Exchange& e, size_t member) {
-  return !e.from[member].box.empty() || !e.to[member].box.empty();
-}
 int participants(const Exchange& e) {
   int n = 0;
   for (size_t m = 0; m < e.group.size(); ++m) n += takes_part(e, m);
@@ -114,6 +110,7 @@ class LocalCommunicator : public Communicator {
     hub_->everyone.abort();
     for (const auto& meeting : hub_->meetings) meeting->barrier.abort();
   }
+  bool aborted() const override { return hub_->everyone.aborted(); }
 
  private:
   std::shared_ptr<Hub> hub_;

@@ -50,13 +50,20 @@ std::vector<int64_t> cuts_of(const GraphLayer& layer, Mode mode, const Value& va
   return cuts;
 }
 
-// How much there is to be summed, as canonical_parts counts it.
-bool canonical_sum(const Graph& graph, const GraphLayer& layer, const Role& role,
-                   const Value& sum, int over, int p) {
-  if (over == 0) return canonical_tree(sum.examples > 0 ? sum.examples : graph.batch, p);
+// How p parts of a sum lie among its canonical shards.
+void note_shards(const Graph& graph, const GraphLayer& layer, const Role& role, const Value& sum,
+                 int p, AxisState* axis) {
+  if (axis->over == 0) {
+    const int64_t examples = sum.examples > 0 ? sum.examples : graph.batch;
+    axis->canonical = canonical_tree(examples, p);
+    axis->single = static_cast<int>(canonical_shards(examples).size()) - 1 == p;
+    return;
+  }
   // Over input channels forward, over filters or pixels of the output backward.
   const int value = role.kind == RoleKind::kSum ? layer.inputs[0] : layer.output;
-  return canonical_parts(graph.value(value).shape[over], p);
+  const int64_t extent = graph.value(value).shape[axis->over];
+  axis->canonical = canonical_parts(extent, p);
+  axis->single = canonical_count(extent) == p;
 }
 
 // ---- windows
@@ -158,7 +165,7 @@ Layout layout_of(const Graph& graph, const GraphLayer& layer, const Role& role,
       axis.ranges = ranges_of(cuts_of(layer, layer.rules[a]->mode, value, state.dim, p));
     } else if (state.kind == AxisState::Kind::kPartial) {
       axis.over = state.dim;
-      axis.canonical = canonical_sum(graph, layer, role, value, state.dim, p);
+      note_shards(graph, layer, role, value, p, &axis);
     }
     layout.axes.push_back(std::move(axis));
   }

@@ -69,9 +69,14 @@ bool Layout::has_partial() const {
 }
 
 bool Layout::canonical() const {
-  for (size_t a = 0; a < axes.size(); ++a)
-    if (axes[a].kind == AxisState::Kind::kPartial && mesh.extents[a] > 1 && !axes[a].canonical)
-      return false;
+  for (size_t a = 0; a < axes.size(); ++a) {
+    if (axes[a].kind != AxisState::Kind::kPartial || mesh.extents[a] == 1) continue;
+    if (!axes[a].canonical) return false;
+    for (const AxisState& outer : axes)
+      if (outer.kind == AxisState::Kind::kPartial && nesting(outer) < nesting(axes[a]) &&
+          !outer.single)
+        return false;
+  }
   return true;
 }
 
@@ -117,11 +122,10 @@ Layout split(const Mesh& mesh, int dim, std::vector<int64_t> cuts) {
   return Layout{mesh, {std::move(axis)}, {}, 0, 1};
 }
 
-Layout partial(const Mesh& mesh, int over, bool canonical) {
+Layout partial(const Mesh& mesh, int over) {
   CHECK(mesh.extents.size() == 1);
   return Layout{
-      mesh, {{.kind = AxisState::Kind::kPartial, .ranges = {}, .over = over, .canonical = canonical}},
-      {}, 0, 1};
+      mesh, {{.kind = AxisState::Kind::kPartial, .ranges = {}, .over = over}}, {}, 0, 1};
 }
 
 std::vector<int64_t> balanced_cuts(int64_t extent, int p) {
@@ -142,8 +146,10 @@ std::vector<int64_t> canonical_cuts(int64_t extent) {
   return balanced_cuts(extent, shards);
 }
 
+int canonical_count(int64_t extent) { return static_cast<int>(canonical_cuts(extent).size()) - 1; }
+
 bool canonical_parts(int64_t extent, int p) {
-  const int count = static_cast<int>(canonical_cuts(extent).size()) - 1;
+  const int count = canonical_count(extent);
   return p <= count && count % p == 0;
 }
 

@@ -35,9 +35,10 @@ struct AxisState {
   int dim = 0;                // kSplit: the dimension that is cut
   std::vector<Range> ranges;  // kSplit: per index of the axis; neighbours overlap in halos
   // kPartial: what the sums run over, as the dimension of an activation (0: examples, 1: channels,
-  // 2: rows, 3: columns), and whether the parts are subtrees of the canonical tree of that sum.
+  // 2: rows, 3: columns), and whether the parts are subtrees of the canonical tree of that sum, and
+  // single shards of it.
   int over = 0;
-  bool canonical = false;
+  bool canonical = false, single = false;
   bool operator==(const AxisState&) const = default;
 };
 
@@ -58,7 +59,8 @@ struct Layout {
   // of partial sums, sums over rows are the outer ones, then columns, channels, examples.
   std::vector<Part> parts(const Shape& shape) const;
   bool has_partial() const;
-  // Of partial sums: whether adding them as a balanced tree continues the canonical one.
+  // Of partial sums: whether adding them as a balanced tree continues the canonical one, in which
+  // the trees of inner sums are the leaves of the outer ones'.
   bool canonical() const;
   // "[0,1]{S(0)}"; a mesh of one device is printed as "[0]".
   std::string str() const;
@@ -68,7 +70,7 @@ struct Layout {
 Layout replicated(const Mesh& mesh);
 // Along a one-axis mesh.
 Layout split(const Mesh& mesh, int dim, std::vector<int64_t> cuts);
-Layout partial(const Mesh& mesh, int over = 0, bool canonical = false);
+Layout partial(const Mesh& mesh, int over = 0);
 
 // p + 1 boundaries floor(extent * i / p).
 std::vector<int64_t> balanced_cuts(int64_t extent, int p);
@@ -80,6 +82,7 @@ std::vector<int64_t> canonical_cuts(int64_t extent);
 
 // Whether p balanced parts of the extent are subtrees of the tree over its canonical shards.
 bool canonical_parts(int64_t extent, int p);
+int canonical_count(int64_t extent);  // of shards
 
 // Boundaries of the canonical shards of a batch (design, section 6): the largest power of two of
 // shards, at most 8, such that each has at least one whole block of sixteen examples; whole blocks,

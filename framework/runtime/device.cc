@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "framework/plan/rows.h"
+
 namespace convnet {
 namespace {
 
@@ -145,15 +147,25 @@ Status Device::place_buffers(const Device* state_of) {
 Status Device::add_input(int buffer) {
   const Buffer& b = program_.buffers[static_cast<size_t>(buffer)];
   const Tensor& tensor = plan_.tensors[static_cast<size_t>(b.tensor)];
-  const Box whole(tensor.shape);
   if (tensor.format != Format::kBlocked ||
       !blocks_aligned(tensor.format, b.part.box, tensor.shape[0]))
     return Status(Code::kUsage, "input '" + tensor.name + "' on device " + std::to_string(number_) +
                                     ", " + b.part.box.str() +
                                     ", is not stored in whole blocks of 16");
-  const Box stored[] = {b.part.box, whole};
-  const bool label = tensor.attrs.has("input") && tensor.attrs.word("input") == "label";
-  inputs_.push_back({buffer, label, BoxRuns(tensor.format, b.part.box, stored)});
+  Input input;
+  input.buffer = buffer;
+  input.label = tensor.attrs.has("input") && tensor.attrs.word("input") == "label";
+  Box batch(tensor.shape);
+  batch.set(0, 0, plan_.batch);
+  // In the batch's numbers the memory of a segment of rows begins elsewhere.
+  for (const auto& s : row_map(tensor).segments(b.part.box.lo(0), b.part.box.hi(0))) {
+    Box box = b.part.box, held = b.part.box;
+    box.set(0, s.example, s.example + s.count);
+    held.set(0, held.lo(0) + s.example - s.row, held.hi(0) + s.example - s.row);
+    const Box stored[] = {held, batch};
+    input.runs.emplace_back(tensor.format, box, stored);
+  }
+  inputs_.push_back(std::move(input));
   return Status();
 }
 
@@ -173,10 +185,12 @@ View Device::view(const Operand& operand) const {
   view.stored = b.part.box;
   view.box = operand.box;
   view.part_k = b.part.k;
+  view.rows = rows_of(tensor);
   return view;
 }
 
 Status Device::bind(Communicator& communicator, const SessionOptions& options) {
+  communicator_ = &communicator;
   for (const Instr& instr : program_.instrs) {
     std::vector<View> in, out;
     for (const Operand& operand : instr.in) in.push_back(view(operand));
@@ -191,6 +205,7 @@ Status Device::bind(Communicator& communicator, const SessionOptions& options) {
     step.kernel = *std::move(kernel);
     step.guard = instr.op == Op::kGuard;
     step.update = is_update(instr.op);
+    step.exchange = instr.op == Op::kExchange;
     steps_.push_back(std::move(step));
   }
   return Status();
@@ -258,19 +273,21 @@ void Device::fill(const Batch& batch) {
     const Buffer& buffer = program_.buffers[static_cast<size_t>(input.buffer)];
     const DType dtype = plan_.tensors[static_cast<size_t>(buffer.tensor)].dtype;
     void* to = address(input.buffer);
-    const int64_t n = input.runs.run();
-    input.runs.for_each([&](const int64_t* offsets) {
-      if (input.label) {
-        std::memcpy(static_cast<int32_t*>(to) + offsets[0], batch.label.data() + offsets[1],
-                    static_cast<size_t>(n) * sizeof(int32_t));
-      } else if (dtype == DType::kF32) {
-        std::memcpy(static_cast<float*>(to) + offsets[0], batch.data.data() + offsets[1],
-                    static_cast<size_t>(n) * sizeof(float));
-      } else {
-        const float* from = batch.data.data() + offsets[1];
-        std::copy(from, from + n, static_cast<double*>(to) + offsets[0]);
-      }
-    });
+    for (const BoxRuns& runs : input.runs) {
+      const int64_t n = runs.run();
+      runs.for_each([&](const int64_t* offsets) {
+        if (input.label) {
+          std::memcpy(static_cast<int32_t*>(to) + offsets[0], batch.label.data() + offsets[1],
+                      static_cast<size_t>(n) * sizeof(int32_t));
+        } else if (dtype == DType::kF32) {
+          std::memcpy(static_cast<float*>(to) + offsets[0], batch.data.data() + offsets[1],
+                      static_cast<size_t>(n) * sizeof(float));
+        } else {
+          const float* from = batch.data.data() + offsets[1];
+          std::copy(from, from + n, static_cast<double*>(to) + offsets[0]);
+        }
+      });
+    }
   }
 }
 
@@ -294,6 +311,7 @@ void Device::step() {
     Step& step = steps_[i];
     if (work_.checked && step.update) continue;  // parameters stay as they are
     step.kernel->run();
+    if (step.exchange && communicator_->aborted()) return;
     for (int s : step.snapshots) {
       const Snapshot& snapshot = snapshots_[static_cast<size_t>(s)];
       const auto* from = static_cast<const double*>(address(snapshot.buffer));

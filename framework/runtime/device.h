@@ -73,6 +73,7 @@ class Device {
     std::vector<int> snapshots;  // indices in snapshots_
     bool guard = false;
     bool update = false;  // of a parameter
+    bool exchange = false;
   };
   struct Snapshot {
     int buffer = 0;
@@ -81,7 +82,7 @@ class Device {
   struct Input {
     int buffer = 0;
     bool label = false;
-    BoxRuns runs;  // device, batch
+    std::vector<BoxRuns> runs;  // device, batch; one for each segment of examples
   };
   struct Allocation {
     void* memory = nullptr;
@@ -104,6 +105,7 @@ class Device {
   const DevicePlan& program_;
   StepState state_;
   std::unique_ptr<Backend> backend_, fallback_;
+  Communicator* communicator_ = nullptr;
   std::vector<Allocation> owned_;
   std::vector<void*> address_;  // of each buffer
   std::vector<Input> inputs_;

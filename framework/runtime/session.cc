@@ -44,32 +44,51 @@ struct Metric {
   };
   std::vector<Source> sources;
   int of = 1;
+  size_t length = 0;  // of each source
+  // Not every rank has what it needs of them: their values are sent around after each step.
+  bool sent = false;
+  size_t first_value = 0;  // of the first source in what is sent around
+};
+
+// A tensor with an element that is not finite, and where it was found.
+struct Suspect {
+  int layer = std::numeric_limits<int>::max();
+  int instr = 0, device = 0;
+  int tensor = -1;  // -1: none
+  bool before(const Suspect& other) const {
+    return std::tuple(layer, instr, device) < std::tuple(other.layer, other.instr, other.device);
+  }
 };
 
 class PlanSession : public Session {
  public:
-  explicit PlanSession(const Plan& plan) : plan_(plan) {}
+  PlanSession(const Plan& plan, Ranks& ranks) : plan_(plan), ranks_(ranks) {}
 
   ~PlanSession() override {
-    for (const auto& communicator : communicators_) communicator->abort();
+    for (const auto& communicator : communicators_)
+      if (communicator != nullptr) communicator->abort();
   }
 
   Status open(const SessionOptions& options, PlanSession* state_of) {
     options_threads_ = std::max(1, options.threads);
     CONVNET_RETURN_IF_ERROR(check(state_of));
+    CONVNET_ASSIGN_OR_RETURN(communicators_, ranks_.communicators(plan_));
+    devices_.resize(plan_.devices.size());
     for (size_t d = 0; d < plan_.devices.size(); ++d) {
+      if (communicators_[d] == nullptr) continue;
       const Device* theirs = state_of != nullptr ? state_of->devices_[d].get() : nullptr;
-      CONVNET_ASSIGN_OR_RETURN(auto device,
+      CONVNET_ASSIGN_OR_RETURN(devices_[d],
                                Device::create(plan_, static_cast<int>(d), options, theirs));
-      devices_.push_back(std::move(device));
+      here_.push_back(devices_[d].get());
     }
-    communicators_ = local_communicators(plan_);
     for (size_t d = 0; d < devices_.size(); ++d)
-      CONVNET_RETURN_IF_ERROR(devices_[d]->bind(*communicators_[d], options));
+      if (devices_[d] != nullptr)
+        CONVNET_RETURN_IF_ERROR(devices_[d]->bind(*communicators_[d], options));
     return find_metrics();
   }
 
   const Plan& plan() const override { return plan_; }
+  Ranks& ranks() const override { return ranks_; }
 
   void initialise() override {
     for (size_t t = 0; t < plan_.tensors.size(); ++t) {
@@ -98,9 +117,10 @@ class PlanSession : public Session {
 
   Result<StepResult> run(const Batch& batch, int64_t step, double rate) override {
     CONVNET_RETURN_IF_ERROR(run_devices(batch, step, rate, false));
+    CONVNET_RETURN_IF_ERROR(share_metrics(step));
     StepResult result;
     bool stopped = false;
-    for (const auto& device : devices_) stopped = stopped || device->state().stop.load();
+    for (Device* device : here_) stopped = stopped || device->state().stop.load();
     for (const Metric& metric : metrics_) {
       result.metrics.push_back(values_of(metric));
       result.finite = result.finite && std::isfinite(result.metrics.back().loss_sum);
@@ -110,31 +130,33 @@ class PlanSession : public Session {
   }
 
   Result<NonFinite> find_non_finite(const Batch& batch, int64_t step) override {
-    for (size_t t = 0; t < plan_.tensors.size(); ++t) {
+    Suspect first;
+    for (size_t t = 0; t < plan_.tensors.size() && first.tensor < 0; ++t) {
       if (!is_kept(plan_.tensors[t])) continue;
       bool finite = true;
       for_each_copy(static_cast<int>(t),
                     [&](Device&, const View& view) { finite = finite && all_finite(view); });
-      if (!finite) return found(static_cast<int>(t), first_user(static_cast<int>(t)));
+      if (!finite) first = {static_cast<int>(t), 0, 0, static_cast<int>(t)};
     }
+    CONVNET_RETURN_IF_ERROR(agree(first));
+    if (first.tensor >= 0) return found(first.tensor, first_user(first.tensor));
     CONVNET_RETURN_IF_ERROR(run_devices(batch, step, 0, true));
     // The first layer of the model, then the first instruction: what it made wrong has spread
-    // since.
-    std::tuple best{std::numeric_limits<int>::max(), 0, 0};
-    NonFinite result;
+    // since. Inputs come before all layers.
     for (size_t d = 0; d < devices_.size(); ++d) {
+      if (devices_[d] == nullptr) continue;
       const int at = devices_[d]->bad_instr();
       if (at == -1) continue;
       const DevicePlan& program = devices_[d]->program();
-      const int tensor = program.buffers[static_cast<size_t>(devices_[d]->bad_buffer())].tensor;
-      if (at == Device::kInputs) return found(tensor, -1);
-      const int layer = program.instrs[static_cast<size_t>(at)].layer;
-      const std::tuple here{layer, at, static_cast<int>(d)};
-      if (here >= best) continue;
-      best = here;
-      result = found(tensor, layer);
+      Suspect here;
+      here.tensor = program.buffers[static_cast<size_t>(devices_[d]->bad_buffer())].tensor;
+      here.layer = at == Device::kInputs ? -1 : program.instrs[static_cast<size_t>(at)].layer;
+      here.instr = at;
+      here.device = static_cast<int>(d);
+      if (here.before(first)) first = here;
     }
-    return result;
+    CONVNET_RETURN_IF_ERROR(agree(first));
+    return first.tensor >= 0 ? found(first.tensor, first.layer) : NonFinite();
   }
 
   Result<HostTensor> read(const std::string& name) const override {
@@ -142,26 +164,32 @@ class PlanSession : public Session {
     const Tensor& t = plan_.tensors[static_cast<size_t>(tensor)];
     HostTensor host{t.shape, t.dtype, {}};
     const Box whole(t.shape);
-    host.values.resize(static_cast<size_t>(whole.count()));
+    const bool here = ranks_.rank() == 0;
+    if (here) host.values.resize(static_cast<size_t>(whole.count()));
     std::vector<Box> done;
     std::vector<bool> covered;
-    for_each_copy(tensor, [&](Device&, const View& view) {
-      if (std::any_of(done.begin(), done.end(),
-                      [&](const Box& b) { return b.contains(view.stored); }))
-        return;
-      done.push_back(view.stored);
-      if (!(view.stored == whole)) covered.resize(host.values.size());
-      copy_with_host(view, whole, [&](int64_t place, int64_t index, int64_t n) {
+    // In order of devices, so those of rank 0 first. All ranks go through the same list.
+    for (const Copy& copy : copies_of(tensor)) {
+      const Box& box = copy.box;
+      if (std::any_of(done.begin(), done.end(), [&](const Box& b) { return b.contains(box); }))
+        continue;
+      done.push_back(box);
+      CONVNET_ASSIGN_OR_RETURN(const Piece piece,
+                               bring(copy, t, "the parameters for a checkpoint"));
+      if (!here) continue;
+      if (!(box == whole)) covered.resize(host.values.size());
+      copy_with_host(piece.view, whole, [&](int64_t place, int64_t index, int64_t n) {
         for (int64_t i = 0; i < n; ++i) {
           const auto to = static_cast<size_t>(index + i);
           host.values[to] =
-              view.dtype == DType::kF32
-                  ? static_cast<double>(static_cast<const float*>(view.data)[place + i])
-                  : static_cast<const double*>(view.data)[place + i];
+              t.dtype == DType::kF32
+                  ? static_cast<double>(static_cast<const float*>(piece.view.data)[place + i])
+                  : static_cast<const double*>(piece.view.data)[place + i];
           if (!covered.empty()) covered[to] = true;
         }
       });
-    });
+    }
+    if (!here) return host;
     const bool all =
         std::any_of(done.begin(), done.end(), [&](const Box& b) { return b == whole; }) ||
         (!done.empty() && std::find(covered.begin(), covered.end(), false) == covered.end());
@@ -174,19 +202,30 @@ class PlanSession : public Session {
     CONVNET_ASSIGN_OR_RETURN(const int tensor, kept_tensor(name));
     const Tensor& t = plan_.tensors[static_cast<size_t>(tensor)];
     const Box whole(t.shape);
-    if (!(value.shape == t.shape) || static_cast<int64_t>(value.values.size()) != whole.count())
-      return Status(Code::kCheckpoint, "'" + name + "' is " + value.shape.str() +
-                                           " when the model's is " + t.shape.str());
+    std::string given;  // as the values lie in the tensor's type
+    if (ranks_.rank() == 0) {
+      if (!(value.shape == t.shape) || static_cast<int64_t>(value.values.size()) != whole.count())
+        return Status(Code::kCheckpoint, "'" + name + "' is " + value.shape.str() +
+                                             " when the model's is " + t.shape.str());
+      given.resize(static_cast<size_t>(whole.count() * dtype_size(t.dtype)));
+      for (size_t i = 0; i < value.values.size(); ++i) {
+        if (t.dtype == DType::kF32) {
+          reinterpret_cast<float*>(given.data())[i] = static_cast<float>(value.values[i]);
+        } else {
+          reinterpret_cast<double*>(given.data())[i] = value.values[i];
+        }
+      }
+    }
+    CONVNET_RETURN_IF_ERROR(ranks_.broadcast(given, "the parameters of a checkpoint"));
+    const int64_t size = dtype_size(t.dtype);
+    if (static_cast<int64_t>(given.size()) != whole.count() * size)
+      return Status(Code::kPeer, "rank 0 sent " + std::to_string(given.size()) + " bytes of '" +
+                                     name + "' when it has " +
+                                     std::to_string(whole.count() * size));
     for_each_copy(tensor, [&](Device&, const View& view) {
       copy_with_host(view, whole, [&](int64_t place, int64_t index, int64_t n) {
-        for (int64_t i = 0; i < n; ++i) {
-          const double v = value.values[static_cast<size_t>(index + i)];
-          if (view.dtype == DType::kF32) {
-            static_cast<float*>(view.data)[place + i] = static_cast<float>(v);
-          } else {
-            static_cast<double*>(view.data)[place + i] = v;
-          }
-        }
+        std::memcpy(static_cast<std::byte*>(view.data) + place * size, given.data() + index * size,
+                    static_cast<size_t>(n * size));
       });
     });
     return Status();
@@ -197,7 +236,7 @@ class PlanSession : public Session {
   std::string describe() const override {
     std::map<std::string, int> backends;
     std::set<std::string> fallbacks;
-    for (const auto& device : devices_) {
+    for (Device* device : here_) {
       ++backends[device->backend_name()];
       fallbacks.insert(device->fallback_ops().begin(), device->fallback_ops().end());
     }
@@ -205,7 +244,10 @@ class PlanSession : public Session {
     for (const auto& [name, count] : backends)
       text += (text.empty() ? "" : " + ") + std::to_string(count) + " x " + name;
     text += ", " + std::to_string(options_threads_) +
-            (options_threads_ == 1 ? " thread" : " threads") + (devices_.size() > 1 ? " each" : "");
+            (options_threads_ == 1 ? " thread" : " threads") + (here_.size() > 1 ? " each" : "");
+    if (ranks_.size() > 1)
+      text += ", as rank 0 of " + std::to_string(ranks_.size()) + " with " +
+              std::to_string(devices_.size()) + " devices";
     for (const std::string& op : fallbacks) text += (op == *fallbacks.begin() ? "; " : ", ") + op;
     return text;
   }
@@ -241,7 +283,8 @@ class PlanSession : public Session {
     return Status();
   }
 
-  // For each metric tensor the first device that holds it complete; else all its partial sums.
+  // For each metric tensor the first device that holds it complete, of this rank if every rank has
+  // one; else all its partial sums.
   Status find_metrics() {
     for (size_t t = 0; t < plan_.tensors.size(); ++t) {
       const Tensor& tensor = plan_.tensors[t];
@@ -251,7 +294,8 @@ class PlanSession : public Session {
         int buffer;
       };
       std::map<int, Place> by_k;  // of partial sums
-      std::optional<Place> complete;
+      std::optional<Place> complete, complete_here;
+      std::set<int> ranks;  // that have a complete one
       for (size_t d = 0; d < plan_.devices.size(); ++d) {
         const auto& buffers = plan_.devices[d].buffers;
         for (size_t b = 0; b < buffers.size(); ++b) {
@@ -261,9 +305,11 @@ class PlanSession : public Session {
           const Place place{d, static_cast<int>(b)};
           if (buffers[b].part.of > 1) {
             by_k.emplace(buffers[b].part.k, place);
-          } else if (!complete) {
-            complete = place;
+            continue;
           }
+          ranks.insert(rank_of(d));
+          if (!complete) complete = place;
+          if (!complete_here && devices_[d] != nullptr) complete_here = place;
         }
       }
       if (!complete && by_k.empty()) continue;
@@ -277,10 +323,18 @@ class PlanSession : public Session {
         return Status(Code::kUsage, "metric '" + tensor.name + "' is " + tensor.shape.str() +
                                         " with " + std::to_string(metric.top.size()) +
                                         " accuracies");
-      if (complete) by_k = {{0, *complete}};
+      metric.sent = static_cast<int>(ranks.size()) < ranks_.size();
+      if (complete) by_k = {{0, metric.sent ? *complete : *complete_here}};
+      if (ranks_.size() == 1) metric.sent = false;
+      metric.first_value = sent_values_.size();
+      metric.length = static_cast<size_t>(tensor.shape[0]);
       for (const auto& [k, place] : by_k) {
-        const size_t slot = devices_[place.device]->metrics().size();
-        devices_[place.device]->snapshot(place.buffer, slot);
+        size_t slot = 0;
+        if (Device* device = devices_[place.device].get(); device != nullptr) {
+          slot = device->metrics().size();
+          device->snapshot(place.buffer, slot);
+        }
+        if (metric.sent) sent_values_.resize(sent_values_.size() + metric.length);
         metric.sources.push_back({static_cast<int>(place.device), slot, k});
         metric.of = plan_.devices[place.device].buffers[static_cast<size_t>(place.buffer)].part.of;
       }
@@ -293,9 +347,10 @@ class PlanSession : public Session {
 
   MetricValues values_of(const Metric& metric) const {
     const auto sum = [&](size_t i) {
-      if (metric.sources.size() == 1) return source(metric.sources[0])[i];
+      if (metric.sources.size() == 1) return value(metric, 0, i);
       std::vector<std::optional<double>> parts(static_cast<size_t>(metric.of));
-      for (const auto& s : metric.sources) parts[static_cast<size_t>(s.k)] = source(s)[i];
+      for (size_t s = 0; s < metric.sources.size(); ++s)
+        parts[static_cast<size_t>(metric.sources[s].k)] = value(metric, s, i);
       return tree_sum(parts).value_or(0);
     };
     MetricValues values;
@@ -307,8 +362,61 @@ class PlanSession : public Session {
     for (size_t i = 0; i < metric.top.size(); ++i) values.correct.push_back(sum(2 + i));
     return values;
   }
-  const std::vector<double>& source(const Metric::Source& s) const {
-    return devices_[static_cast<size_t>(s.device)]->metrics()[s.slot];
+  double value(const Metric& metric, size_t source, size_t i) const {
+    const Metric::Source& s = metric.sources[source];
+    if (metric.sent) return sent_values_[metric.first_value + source * metric.length + i];
+    return devices_[static_cast<size_t>(s.device)]->metrics()[s.slot][i];
+  }
+
+  // Makes sent_values_ the same on all ranks: each source's values from the rank that has them.
+  Status share_metrics(int64_t step) {
+    if (sent_values_.empty()) return Status();
+    for (const Metric& metric : metrics_) {
+      if (!metric.sent) continue;
+      for (size_t s = 0; s < metric.sources.size(); ++s) {
+        const Device* device = devices_[static_cast<size_t>(metric.sources[s].device)].get();
+        if (device == nullptr) continue;
+        const auto& values = device->metrics()[metric.sources[s].slot];
+        std::copy(values.begin(), values.end(),
+                  sent_values_.begin() +
+                      static_cast<std::ptrdiff_t>(metric.first_value + s * metric.length));
+      }
+    }
+    const size_t bytes = sent_values_.size() * sizeof(double);
+    CONVNET_ASSIGN_OR_RETURN(
+        const auto all,
+        ranks_.all_gather({reinterpret_cast<const char*>(sent_values_.data()), bytes},
+                          "the metrics of step " + std::to_string(step + 1),
+                          Ranks::Patience::kStep));
+    for (const Metric& metric : metrics_) {
+      if (!metric.sent) continue;
+      for (size_t s = 0; s < metric.sources.size(); ++s) {
+        const size_t at = metric.first_value + s * metric.length;
+        const auto owner =
+            static_cast<size_t>(rank_of(static_cast<size_t>(metric.sources[s].device)));
+        std::memcpy(sent_values_.data() + at, all[owner].data() + at * sizeof(double),
+                    metric.length * sizeof(double));
+      }
+    }
+    return Status();
+  }
+
+  // The first of all ranks' suspects.
+  Status agree(Suspect& suspect) const {
+    CONVNET_ASSIGN_OR_RETURN(
+        const auto all, ranks_.all_gather({reinterpret_cast<const char*>(&suspect), sizeof suspect},
+                                          "what is not finite", Ranks::Patience::kStep));
+    for (const std::string& bytes : all) {
+      Suspect other;
+      std::memcpy(&other, bytes.data(), sizeof other);
+      if (other.tensor >= 0 && (suspect.tensor < 0 || other.before(suspect))) suspect = other;
+    }
+    return Status();
+  }
+
+  int rank_of(size_t device) const {
+    return rank_of_device(static_cast<int>(device), ranks_.size(),
+                          static_cast<int>(plan_.devices.size()));
   }
 
   Status run_devices(const Batch& batch, int64_t step, double rate, bool checked) {
@@ -326,26 +434,64 @@ class PlanSession : public Session {
     work.batch = &batch;
     work.observer = &observer_;
     work.checked = checked;
-    for (const auto& device : devices_) {
+    for (Device* device : here_) {
       device->state().step = step;
       device->state().rate = rate;
       device->state().stop.store(false);
     }
-    for (const auto& device : devices_) device->begin(work);
-    for (const auto& device : devices_) device->wait();
-    return Status();
+    for (Device* device : here_) device->begin(work);
+    for (Device* device : here_) device->wait();
+    return ranks_.failure();
   }
 
-  // Calls f(device, view) for every buffer that keeps (a box of) the tensor.
-  template <typename F>
-  void for_each_copy(int tensor, F&& f) const {
-    for (const auto& device : devices_) {
-      const auto& buffers = device->program().buffers;
+  // A buffer that keeps (a box of) a tensor, on any rank.
+  struct Copy {
+    size_t device = 0;
+    int buffer = 0;
+    Box box;
+  };
+  std::vector<Copy> copies_of(int tensor) const {
+    std::vector<Copy> copies;
+    for (size_t d = 0; d < plan_.devices.size(); ++d) {
+      const auto& buffers = plan_.devices[d].buffers;
       for (size_t b = 0; b < buffers.size(); ++b)
         if (buffers[b].tensor == tensor && buffers[b].region == Buffer::Region::kState &&
             !buffers[b].part.box.empty())
-          f(*device, device->view(static_cast<int>(b)));
+          copies.push_back({d, static_cast<int>(b), buffers[b].part.box});
     }
+    return copies;
+  }
+  // Calls f(device, view) for those of this rank.
+  template <typename F>
+  void for_each_copy(int tensor, F&& f) const {
+    for (const Copy& copy : copies_of(tensor))
+      if (Device* device = devices_[copy.device].get(); device != nullptr)
+        f(*device, device->view(copy.buffer));
+  }
+
+  // What a copy holds, brought to rank 0; elsewhere the view has no data. Memory of its own if it
+  // came from another rank.
+  struct Piece {
+    View view;
+    std::vector<std::byte> memory;
+  };
+  Result<Piece> bring(const Copy& copy, const Tensor& tensor, const std::string& what) const {
+    const int owner = rank_of(copy.device);
+    Piece piece;
+    if (const Device* device = devices_[copy.device].get(); device != nullptr)
+      piece.view = device->view(copy.buffer);
+    const auto bytes = static_cast<size_t>(copy.box.count() * dtype_size(tensor.dtype));
+    if (owner == ranks_.rank() && owner != 0) {
+      CONVNET_RETURN_IF_ERROR(
+          ranks_.send(0, {static_cast<const std::byte*>(piece.view.data), bytes}, what));
+    } else if (owner != 0 && ranks_.rank() == 0) {
+      piece.memory.resize(bytes);
+      CONVNET_RETURN_IF_ERROR(ranks_.receive(owner, piece.memory, what));
+      piece.view.data = piece.memory.data();
+      piece.view.dtype = tensor.dtype;
+      piece.view.stored = piece.view.box = copy.box;
+    }
+    return piece;
   }
 
   // Calls f(place in the device's buffer, place in the host's, number of elements).
@@ -385,10 +531,13 @@ class PlanSession : public Session {
   }
 
   const Plan plan_;
+  Ranks& ranks_;
   int options_threads_ = 1;
   std::vector<std::unique_ptr<Communicator>> communicators_;
-  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<std::unique_ptr<Device>> devices_;  // null: on another rank
+  std::vector<Device*> here_;
   std::vector<Metric> metrics_;
+  std::vector<double> sent_values_;
   Observer observer_;
 };
 
@@ -396,7 +545,7 @@ class PlanSession : public Session {
 
 Result<std::unique_ptr<Session>> Session::create(const Plan& plan, const SessionOptions& options,
                                                  Session* state_of) {
-  auto session = std::make_unique<PlanSession>(plan);
+  auto session = std::make_unique<PlanSession>(plan, *options.ranks);
   auto* shared = dynamic_cast<PlanSession*>(state_of);
   CHECK(state_of == nullptr || shared != nullptr);
   CONVNET_RETURN_IF_ERROR(session->open(options, shared));

@@ -1,6 +1,7 @@
 // Session: a plan made ready to run. It owns the devices' memory, binds every instruction to a
 // kernel once, and runs steps: one executor thread per device, the calling thread waits. The
-// devices allocate nothing in a step.
+// devices allocate nothing in a step. Among several ranks each session owns its rank's devices, and
+// all its functions are collective, but for plan(), observe() and describe().
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 
 #include "framework/backends/backend.h"
 #include "framework/base/status.h"
+#include "framework/comm/ranks.h"
 #include "framework/plan/plan.h"
 #include "framework/runtime/batch_source.h"
 
@@ -52,7 +54,8 @@ struct SessionOptions {
   std::function<Result<std::unique_ptr<Backend>>(int device)> backend;
   // Optional: runs the instructions that the backend has no kernel for, on the same (host) memory.
   std::function<Result<std::unique_ptr<Backend>>(int device)> fallback;
-  int threads = 1;  // team of each device, the executor thread included
+  int threads = 1;             // team of each device, the executor thread included
+  Ranks* ranks = &one_rank();  // outlives the session
 };
 
 class Session {
@@ -65,12 +68,14 @@ class Session {
   virtual ~Session() = default;
 
   virtual const Plan& plan() const = 0;
+  virtual Ranks& ranks() const = 0;
 
   // First values of all parameters and state from the plan's seed: bits depend on seed, name and
   // element index only.
   virtual void initialise() = 0;
 
-  // Runs one step. `step` and `rate` are those of the schedule. Fails only if the world does.
+  // Runs one step. `step` and `rate` are those of the schedule. Fails only if the world does. All
+  // ranks get the same result.
   virtual Result<StepResult> run(const Batch& batch, int64_t step, double rate) = 0;
 
   // Runs the forward part again on the same batch, checking every result: the first parameter or
@@ -78,7 +83,8 @@ class Session {
   virtual Result<NonFinite> find_non_finite(const Batch& batch, int64_t step) = 0;
 
   // Parameters and state by tensor name, gathered from (or scattered to) the devices that hold
-  // them. Only between steps.
+  // them. Only between steps. Rank 0 gets, and gives, the values; the others get none, and what
+  // they give is not looked at.
   virtual Result<HostTensor> read(const std::string& tensor) const = 0;
   virtual Status write(const std::string& tensor, const HostTensor& value) = 0;
 

@@ -1,9 +1,11 @@
 #include "framework/runtime/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <set>
+#include <utility>
 
 #include "framework/runtime/signals.h"
 
@@ -32,8 +34,10 @@ class Trainer {
         options_(options),
         directory_(directory),
         callbacks_(callbacks),
+        ranks_(session.ranks()),
         batch_(session.plan().batch),
-        progress_(options.progress, options.first_step, options.steps, session.plan().batch) {}
+        progress_(progress_options(options.progress, session.ranks()), options.first_step,
+                  options.steps, session.plan().batch) {}
 
   Result<TrainOutcome> run() {
     log(start_line());
@@ -54,37 +58,75 @@ class Trainer {
   }
 
  private:
+  // Other ranks show nothing.
+  static ProgressOptions progress_options(ProgressOptions options, const Ranks& ranks) {
+    if (ranks.rank() == 0) return options;
+    options.mode = ProgressOptions::Mode::kNone;
+    options.file = -1;
+    return options;
+  }
+
   Status steps() {
     outcome_.step = options_.first_step;
     logged_at_ = seconds_now();
+    CONVNET_RETURN_IF_ERROR(find_whether_saved());
     bool tested = false;
-    while (outcome_.step < options_.steps && stop_asked() == 0) {
+    while (outcome_.step < options_.steps && stop_asked_ == 0) {
       CONVNET_RETURN_IF_ERROR(step());
       const int64_t done = outcome_.step;
-      const bool requested = options_.handle_signals && take_checkpoint_request();
+      const bool requested = std::exchange(checkpoint_asked_, false);
       // The checkpoint first: what a long test takes is then not lost with it.
       if (requested || options_.checkpoint.due(done, batch_, data_.examples()))
         CONVNET_RETURN_IF_ERROR(save(done == options_.steps));
       tested = options_.test.due(done, batch_, data_.examples());
-      if (tested && stop_asked() == 0) CONVNET_RETURN_IF_ERROR(run_test());
+      if (tested && stop_asked_ == 0) CONVNET_RETURN_IF_ERROR(run_test());
     }
-    outcome_.signal = stop_asked();
+    outcome_.signal = stop_asked_;
     // A run that a signal stops saves first and tests not at all.
     if (outcome_.checkpoint_step != outcome_.step && outcome_.step > options_.first_step)
       CONVNET_RETURN_IF_ERROR(save(true));
     if (outcome_.signal == 0 && !tested) CONVNET_RETURN_IF_ERROR(run_test());
-    outcome_.signal = stop_asked();
+    outcome_.signal = stop_asked_;
     return Status();
   }
 
-  int stop_asked() const { return options_.handle_signals ? stop_signal() : 0; }
+  // What signals ask for counts once all ranks know of it, so that all stop after the same step and
+  // save after the same steps. It is told while the step runs: a signal that comes in the meantime
+  // counts after the next one. A rank that is alone has nobody to tell.
+  void begin_asking() {
+    if (ranks_.size() > 1) ranks_.begin_max(asked());
+  }
+  Status end_asking(const std::string& what) {
+    if (ranks_.size() == 1) ranks_.begin_max(asked());
+    std::array<int64_t, 2> all{};
+    CONVNET_RETURN_IF_ERROR(ranks_.end_max(all, what, Ranks::Patience::kStep));
+    stop_asked_ = static_cast<int>(all[0]);
+    checkpoint_asked_ = checkpoint_asked_ || all[1] != 0;
+    return Status();
+  }
+  std::array<int64_t, 2> asked() const {
+    if (!options_.handle_signals) return {0, 0};
+    return {stop_signal(), take_checkpoint_request() ? 1 : 0};
+  }
+
+  // Whether checkpoints are written: rank 0 does, and the others have to help.
+  Status find_whether_saved() {
+    ranks_.begin_max(std::array<int64_t, 1>{directory_ != nullptr ? 1 : 0});
+    std::array<int64_t, 1> any{};
+    CONVNET_RETURN_IF_ERROR(
+        ranks_.end_max(any, "the start of the training", Ranks::Patience::kWork));
+    saves_ = any[0] != 0;
+    return Status();
+  }
 
   Status step() {
     const int64_t index = outcome_.step;
     const double rate = options_.schedule.rate_at(index);
     CONVNET_ASSIGN_OR_RETURN(const Batch* batch, data_.get(index));
     if (batch->count == 0) return Status(Code::kData, "the training data are empty");
+    begin_asking();
     CONVNET_ASSIGN_OR_RETURN(const StepResult result, session_.run(*batch, index, rate));
+    CONVNET_RETURN_IF_ERROR(end_asking("the end of step " + std::to_string(index + 1)));
     if (!result.finite) return stop_not_finite(*batch, index);
     ++outcome_.step;
     outcome_.last_step.clear();
@@ -121,9 +163,15 @@ class Trainer {
   Status run_test() {
     if (test_ == nullptr || test_data_ == nullptr) return Status();
     progress_.pause();
-    const auto go_on = [this](int64_t, int64_t) { return stop_asked() == 0; };
+    Status asking;
+    const auto go_on = [this, &asking](int64_t done, int64_t) {
+      begin_asking();
+      asking = end_asking("the test of " + std::to_string(done) + " examples");
+      return asking.ok() && stop_asked_ == 0;
+    };
     auto evaluation = evaluate(*test_, *test_data_, go_on);
     progress_.resume();
+    CONVNET_RETURN_IF_ERROR(asking);
     if (!evaluation.ok())
       return evaluation.status().with_context("test after step " + std::to_string(outcome_.step));
     if (!evaluation->complete) return Status();
@@ -142,10 +190,18 @@ class Trainer {
 
   // `last`: there is no later occasion.
   Status save(bool last) {
-    if (directory_ == nullptr) return Status();
+    if (!saves_) return Status();
     progress_.pause();
     Status status = write_checkpoint_now();
     progress_.resume();
+    CONVNET_RETURN_IF_ERROR(ranks_.failure());
+    // Rank 0 alone knows how it went; all do the same about it.
+    ranks_.begin_max(std::array<int64_t, 1>{static_cast<int64_t>(status.code())});
+    std::array<int64_t, 1> code{};
+    CONVNET_RETURN_IF_ERROR(ranks_.end_max(
+        code, "the checkpoint of step " + std::to_string(outcome_.step), Ranks::Patience::kWork));
+    if (code[0] != 0 && status.ok())
+      status = Status(static_cast<Code>(code[0]), "not written by " + ranks_.name(0));
     if (!status.ok()) {
       status = status.with_context("checkpoint of step " + std::to_string(outcome_.step));
       if (last || save_failed_ || status.code() != Code::kIo) return status;
@@ -156,6 +212,7 @@ class Trainer {
     }
     save_failed_ = false;
     outcome_.checkpoint_step = outcome_.step;
+    if (directory_ == nullptr) return Status();
     const std::string path = directory_->checkpoint_path(outcome_.step);
     log(JsonLine("checkpoint").integer("step", outcome_.step));
     progress_.message("checkpoint " + path);
@@ -170,6 +227,7 @@ class Trainer {
     CONVNET_ASSIGN_OR_RETURN(checkpoint.tensors, kept_tensors(session_));
     checkpoint.tensors.insert(checkpoint.tensors.end(), options_.data_tensors.begin(),
                               options_.data_tensors.end());
+    if (directory_ == nullptr) return Status();
     return directory_->save(checkpoint, options_.keep);
   }
 
@@ -220,7 +278,11 @@ class Trainer {
   const TrainOptions& options_;
   RunDirectory* directory_;
   const TrainCallbacks& callbacks_;
+  Ranks& ranks_;
   const int64_t batch_;
+  bool saves_ = false;
+  int stop_asked_ = 0;
+  bool checkpoint_asked_ = false;
   Progress progress_;
   TrainOutcome outcome_;
   MetricSums log_sums_, shown_sums_;  // since the last line of the log, and on the screen
@@ -267,6 +329,7 @@ Status restore(Session& session, const Checkpoint& checkpoint) {
   for (const Tensor& tensor : session.plan().tensors) {
     if (!is_kept(tensor)) continue;
     known.insert(tensor.name);
+    if (session.ranks().rank() != 0) continue;
     const HostTensor* value = checkpoint.find(tensor.name);
     if (value == nullptr)
       return Status(Code::kCheckpoint, "the checkpoint has no '" + tensor.name + "'");
@@ -275,6 +338,11 @@ Status restore(Session& session, const Checkpoint& checkpoint) {
                                            value->shape.str() +
                                            " in the checkpoint when the model's is " +
                                            dtype_name(tensor.dtype) + tensor.shape.str());
+  }
+  if (session.ranks().rank() != 0) {
+    for (const std::string& name : known)
+      CONVNET_RETURN_IF_ERROR(session.write(name, HostTensor()));
+    return Status();
   }
   for (const auto& [name, value] : checkpoint.tensors)
     if (!known.contains(name) && !name.starts_with("data."))

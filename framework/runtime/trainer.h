@@ -65,16 +65,19 @@ struct TrainOutcome {
 // Trains `session` (a training plan, holding the values to go on from) up to options.steps. `test`,
 // a session of the test plan that shares its parameters, and `test_data` may be null; so may
 // `directory`: then nothing is written. kNotFinite if a loss or a parameter is not finite: the last
-// checkpoint stays. A checkpoint that cannot be written is tried again at the next one due; the
+// checkpoint stays. Among several ranks all call it; the directory is rank 0's, and the others show
+// and write nothing. A checkpoint that cannot be written is tried again at the next one due; the
 // second failure in a row, and a failure at the end or after a signal, is the error.
 Result<TrainOutcome> train(Session& session, Session* test, BatchSource& data,
                            BatchSource* test_data, const TrainOptions& options,
                            RunDirectory* directory, const TrainCallbacks& callbacks = {});
 
-// All parameters and state of the session, in the plan's order: the tensors of a checkpoint.
+// All parameters and state of the session, in the plan's order: the tensors of a checkpoint. Of
+// several ranks rank 0 gets the values.
 Result<std::vector<std::pair<std::string, HostTensor>>> kept_tensors(const Session& session);
 
-// Writes them back, so that training goes on bit for bit. kCheckpoint names what is missing, of
+// Writes them back, so that training goes on bit for bit; rank 0's checkpoint counts. kCheckpoint
+// names what is missing, of
 // another shape, or left over; tensors called "data.*" are for others.
 Status restore(Session& session, const Checkpoint& checkpoint);
 

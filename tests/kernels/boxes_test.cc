@@ -410,8 +410,8 @@ TEST(Boxes, Pooling) {
 
 // One box for all operands, whatever the shape.
 TEST(Boxes, ElementwiseOperations) {
-  for (const Op op :
-       {Op::kActFwd, Op::kActBwd, Op::kAdd, Op::kDropoutFwd, Op::kDropoutBwd, Op::kUpdateSgd})
+  for (const Op op : {Op::kActFwd, Op::kActBwd, Op::kAdd, Op::kDropoutFwd, Op::kDropoutBwd,
+                      Op::kSum, Op::kUpdateSgd})
     expect_whole(
         op, 950 + static_cast<uint64_t>(op), 20,
         [](const Case& whole, Rng& rng) {

@@ -150,6 +150,7 @@ View view(const Slot& slot, const Memory& memory) {
   v.shape = slot.data.shape;
   v.stored = slot.stored;
   v.box = slot.box;
+  v.rows = slot.rows;
   return v;
 }
 

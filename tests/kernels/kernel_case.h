@@ -37,8 +37,9 @@ struct Slot {
   Format format = Format::kBlocked;
   Array data;  // operands: the values; results: only the shape is used
   Box box, stored;
-  int alias = -1;           // results: lies in the memory of this operand
-  bool may_be_nan = false;  // results: else NaN counts as not written
+  int alias = -1;             // results: lies in the memory of this operand
+  bool may_be_nan = false;    // results: else NaN counts as not written
+  std::vector<int64_t> rows;  // which examples it holds, if not all of the batch
 };
 
 struct Case {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "framework/plan/rows.h"
+
 namespace convnet::kernels {
 namespace {
 
@@ -146,6 +148,35 @@ Case softmax_case(Op op, Rng& rng, Fill fill, int64_t examples) {
   return c;
 }
 
+Case sum_case(Rng& rng, Fill fill) {
+  const Shape shapes[] = {Shape{between(rng, 1, 70)}, Shape{7, between(rng, 1, 40)},
+                          Shape{5, 3, between(rng, 1, 5), 3}};
+  const Shape& shape = shapes[rng() % 3];
+  Case c;
+  c.op = Op::kSum;
+  for (int64_t terms = between(rng, 2, 9); terms > 0; --terms)
+    c.parameter("p" + std::to_string(c.in.size()), random_array(rng, shape, fill));
+  c.result("s", shape, Format::kPlain).alias = rng() % 2 ? 0 : -1;
+  return c;
+}
+
+Case join_case(Rng& rng, Fill fill, int64_t examples) {
+  const int64_t parts = between(rng, 2, 4);
+  const int64_t n = examples > 0 ? examples : 16 * parts + pick(rng, {0, 1, 47, 64});
+  const auto rows = random_sub_batches(rng, n, parts);
+  Shape shape{n, channels(rng), between(rng, 1, 4), between(rng, 1, 4)};
+  Case c;
+  c.op = Op::kRowsJoin;
+  for (const std::vector<int64_t>& part : rows) {
+    shape.set(0, row_count(part, n));
+    c.activation("x" + std::to_string(c.in.size()), random_array(rng, shape, fill)).rows = part;
+  }
+  const std::vector<int64_t> all = all_rows(rows);
+  shape.set(0, row_count(all, n));
+  c.result("y", shape).rows = shape[0] == n ? std::vector<int64_t>() : all;
+  return c;
+}
+
 Case update_case(Rng& rng, Fill fill) {
   const Shape shapes[] = {Shape{between(rng, 1, 70)}, Shape{7, between(rng, 1, 40)},
                           Shape{5, 3, between(rng, 1, 5), 3}};
@@ -154,6 +185,7 @@ Case update_case(Rng& rng, Fill fill) {
   c.op = Op::kUpdateSgd;
   for (const char* name : {"dw", "w", "m"}) c.parameter(name, random_array(rng, shape, fill));
   c.attrs.set("rate", 2.0).set("decay", 0.0005).set("momentum", 0.9);
+  if (rng() % 2) c.attrs.set("scale", rng() % 2 ? 2.0 : 1.7);
   c.rate = 0.01;
   c.result("w", shape, Format::kPlain).alias = 1;
   c.result("m", shape, Format::kPlain).alias = 2;
@@ -294,6 +326,37 @@ std::vector<int64_t> random_cuts(Rng& rng, int64_t n) {
   return cuts;
 }
 
+std::vector<std::vector<int64_t>> random_sub_batches(Rng& rng, int64_t batch, int64_t parts) {
+  const int64_t blocks = (batch + kLanes - 1) / kLanes;
+  CHECK(blocks >= parts);
+  for (;;) {
+    std::vector<std::vector<int64_t>> rows(static_cast<size_t>(parts));
+    const bool all = rng() % 2;
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t to = between(rng, 0, all ? parts - 1 : parts);
+      if (to == parts) continue;
+      auto& part = rows[static_cast<size_t>(to)];
+      const int64_t lo = b * kLanes, hi = std::min(batch, lo + kLanes);
+      if (!part.empty() && part.back() == lo && rng() % 2)
+        part.back() = hi;
+      else
+        part.insert(part.end(), {lo, hi});
+    }
+    if (std::none_of(rows.begin(), rows.end(), [](const auto& part) { return part.empty(); }))
+      return rows;
+  }
+}
+
+std::vector<int64_t> all_rows(const std::vector<std::vector<int64_t>>& parts) {
+  std::vector<std::pair<int64_t, int64_t>> segments;
+  for (const auto& part : parts)
+    for (size_t i = 0; i < part.size(); i += 2) segments.emplace_back(part[i], part[i + 1]);
+  std::sort(segments.begin(), segments.end());
+  std::vector<int64_t> rows;
+  for (const auto& [lo, hi] : segments) rows.insert(rows.end(), {lo, hi});
+  return rows;
+}
+
 std::vector<Op> numeric_ops() {
   std::vector<Op> ops;
 #define OP(name, text, in_min, in_max, out_min, out_max, inplace, doc) ops.push_back(Op::name);
@@ -336,6 +399,10 @@ Case random_case(Op op, Rng& rng, Fill fill, int64_t n) {
     case Op::kSoftmaxLossFwd:
     case Op::kSoftmaxLossBwd:
       return softmax_case(op, rng, fill, n);
+    case Op::kSum:
+      return sum_case(rng, fill);
+    case Op::kRowsJoin:
+      return join_case(rng, fill, n);
     case Op::kUpdateSgd:
       return update_case(rng, fill);
     case Op::kGuard:

@@ -39,6 +39,12 @@ PoolSpec random_pool(Rng& rng, int64_t examples = 0);
 // Boundaries of canonical shards of n examples, some of them empty.
 std::vector<int64_t> random_cuts(Rng& rng, int64_t n);
 
+// Examples of a batch in whole blocks, dealt out to `parts` sub-batches at random, as `rows`; some
+// may go to none, but each part has some.
+std::vector<std::vector<int64_t>> random_sub_batches(Rng& rng, int64_t batch, int64_t parts);
+// The rows that together hold what these hold.
+std::vector<int64_t> all_rows(const std::vector<std::vector<int64_t>>& parts);
+
 // An operation on random shapes and values, whole tensors. n: examples; 0: random too.
 Case random_case(Op op, Rng& rng, Fill fill, int64_t n = 0);
 

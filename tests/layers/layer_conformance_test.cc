@@ -260,7 +260,6 @@ TEST_P(Conformance, EveryPairOfRulesComputesTheSame) {
           SCOPED_TRACE("devices: " + std::to_string(devices));
           const auto parallel = train(*model, devices, &promised);
           EXPECT_LE(largest_difference(serial, parallel), promised ? 0 : 1e-12);
-          EXPECT_TRUE(promised || devices == 6);
         }
       }
   }

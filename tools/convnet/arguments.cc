@@ -38,7 +38,7 @@ void DevicesArgument::declare(CommandLine& line, const char* doc) {
 Result<int> DevicesArgument::count() const {
   if (text.empty()) return 0;
   std::string_view digits = text;
-  if (digits.starts_with("cuda") || digits.starts_with("mpi")) {
+  if (digits.starts_with("cuda")) {
     return Status(Code::kUsage,
                   fmt::format("--devices {}: this program is built for cpu devices only",
                               printable(text, 100)));
@@ -71,10 +71,14 @@ int available_cores() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-Result<SessionOptions> BackendArgument::options(int devices) const {
+Result<SessionOptions> BackendArgument::options(int devices, Ranks& ranks) const {
+  const int here = first_device(ranks.rank() + 1, ranks.size(), devices) -
+                   first_device(ranks.rank(), ranks.size(), devices);
+  const int cores = available_cores() / ranks.sharing_cores();
   SessionOptions options;
-  options.threads = threads.has_value() ? static_cast<int>(*threads)
-                                        : std::max(1, available_cores() / std::max(1, devices));
+  options.ranks = &ranks;
+  options.threads =
+      threads.has_value() ? static_cast<int>(*threads) : std::max(1, cores / std::max(1, here));
   const auto reference = [](int) -> Result<std::unique_ptr<Backend>> {
     return make_reference_backend();
   };

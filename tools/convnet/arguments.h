@@ -9,6 +9,7 @@
 #include "framework/backends/cpu/cpu.h"
 #include "framework/base/diagnostics.h"
 #include "framework/base/status.h"
+#include "framework/comm/ranks.h"
 #include "framework/compiler/compile.h"
 #include "framework/model/binder.h"
 #include "framework/plan/plan.h"
@@ -42,8 +43,9 @@ struct BackendArgument {
   std::string isa;
 
   void declare(CommandLine& line);
-  // kUsage if this machine cannot execute the instruction set.
-  Result<SessionOptions> options(int devices) const;
+  // For a plan of `devices` devices, of which those of this rank run here. kUsage if this machine
+  // cannot execute the instruction set.
+  Result<SessionOptions> options(int devices, Ranks& ranks = one_rank()) const;
 };
 
 // Those of this machine, the widest last.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "framework/base/diagnostics.h"
+#include "framework/comm/ranks.h"
 #include "tools/convnet/command.h"
 
 namespace convnet::cli {
@@ -280,11 +281,12 @@ std::string usage(const std::vector<std::unique_ptr<Command>>& commands) {
 
 int run_command_line(int argc, const char* const* argv) {
   Output output;
+  // Of several processes that mpirun has started, the first says what all would say.
+  if (const auto launch = launched(); launch.has_value() && launch->rank > 0) output.join(false);
   std::vector<std::unique_ptr<Command>> commands = all_commands();
   std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   if (words.empty()) {
-    std::string text = usage(commands);
-    std::fwrite(text.data(), 1, text.size(), stderr);
+    output.write_error(usage(commands));
     return static_cast<int>(Code::kUsage);
   }
   std::string word = words[0];

@@ -22,7 +22,7 @@ bool Output::colour(int fd) const {
 }
 
 void Output::print(std::string_view text) {
-  if (write_error_ != 0) return;
+  if (write_error_ != 0 || silent_) return;
   errno = 0;
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
     write_error_ = errno != 0 ? errno : EIO;
@@ -30,6 +30,7 @@ void Output::print(std::string_view text) {
 }
 
 void Output::note(std::string_view text) {
+  if (silent_) return;
   std::fflush(stdout);
   std::string line = "convnet: " + std::string(text) + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);
@@ -48,7 +49,7 @@ int Output::fail(const Status& status) {
     if (end == rest.size()) break;
     rest.remove_prefix(end + 1);
   }
-  std::fwrite(text.data(), 1, text.size(), stderr);
+  put_error(text);
   return static_cast<int>(status.code());
 }
 
@@ -57,14 +58,32 @@ int Output::fail(const Diagnostics& diagnostics) {
   if (diagnostics.all().size() == 1 && diagnostics.all()[0].span.source == nullptr) {
     return fail(Status(diagnostics.code(), diagnostics.all()[0].message));
   }
-  warn(diagnostics);
+  put_error(diagnostics.render(colour(STDERR_FILENO)));
   return static_cast<int>(diagnostics.code());
 }
 
 void Output::warn(const Diagnostics& diagnostics) {
-  if (diagnostics.all().empty()) return;
+  if (diagnostics.all().empty() || silent_) return;
   std::fflush(stdout);
   std::string text = diagnostics.render(colour(STDERR_FILENO));
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+void Output::join(bool first) {
+  silent_ = !first;
+  keeps_errors_ = true;
+}
+
+void Output::put_error(const std::string& text) {
+  if (keeps_errors_) {
+    error_ += text;
+  } else {
+    write_error(text);
+  }
+}
+
+void Output::write_error(std::string_view text) {
+  std::fflush(stdout);
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 

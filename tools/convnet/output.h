@@ -30,11 +30,21 @@ class Output {
   // Warnings alone: rendered on stderr.
   void warn(const Diagnostics& diagnostics);
 
+  // As one of several processes: only the first prints results and notes, and errors are kept, for
+  // one process to print by write_error().
+  void join(bool first);
+  const std::string& kept_error() const { return error_; }
+  void write_error(std::string_view text);
+
   // Call at the end with the command's exit code: flushes stdout; the code to exit with.
   int finish(int code);
 
  private:
+  void put_error(const std::string& text);
+
   Colour colour_ = Colour::kAuto;
+  bool silent_ = false, keeps_errors_ = false;
+  std::string error_;
   int write_error_ = 0;  // errno of the first failed write
 };
 

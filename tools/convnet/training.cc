@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <tuple>
 
 #include "framework/model/model.pb.h"
+#include "tools/convnet/several.h"
 
 namespace convnet::cli {
 namespace {
@@ -18,11 +20,13 @@ Interval interval(const schema::Every& every) {
   return result;
 }
 
-SourceOptions source_options(const BoundModel& model, const Plan& plan) {
+SourceOptions source_options(const BoundModel& model, const Plan& plan,
+                             const Ranks& ranks = one_rank()) {
   SourceOptions options;
   options.batch = plan.batch;
   for (uint32_t extent : model.model->input().data()) options.input.append(extent);
   options.seed = plan.seed;
+  std::tie(options.begin, options.end) = examples_of_rank(plan, ranks);
   return options;
 }
 
@@ -151,27 +155,29 @@ std::string folder_of(const std::string& path) {
 }
 
 Result<Examples> training_examples(const BoundModel& model, const DataPaths& paths,
-                                   const Plan& plan, const HostTensor* stored_mean) {
+                                   const Plan& plan, const HostTensor* stored_mean,
+                                   const Ranks& ranks) {
   const std::optional<DataOptions> options = data_options(model.model->data(), DataRole::kTrain);
   CHECK(options.has_value());
   Examples examples;
   CONVNET_ASSIGN_OR_RETURN(examples.dataset, open_dataset(*options, paths, classes(model)));
   CONVNET_ASSIGN_OR_RETURN(examples.mean,
                            source_mean(*options, examples.dataset.get(), stored_mean));
-  SourceOptions source = source_options(model, plan);
+  SourceOptions source = source_options(model, plan, ranks);
   source.mean = examples.mean;
   CONVNET_ASSIGN_OR_RETURN(examples.batches, make_train_source(*options, examples.dataset, source));
   return examples;
 }
 
 Result<Examples> test_examples(const BoundModel& model, const DataPaths& paths, const Plan& plan,
-                               const Dataset* training, const HostTensor* stored_mean) {
+                               const Dataset* training, const HostTensor* stored_mean,
+                               const Ranks& ranks) {
   const std::optional<DataOptions> options = data_options(model.model->data(), DataRole::kTest);
   CHECK(options.has_value());
   Examples examples;
   CONVNET_ASSIGN_OR_RETURN(examples.dataset, open_dataset(*options, paths, classes(model)));
   CONVNET_ASSIGN_OR_RETURN(examples.mean, source_mean(*options, training, stored_mean));
-  SourceOptions source = source_options(model, plan);
+  SourceOptions source = source_options(model, plan, ranks);
   source.mean = examples.mean;
   CONVNET_ASSIGN_OR_RETURN(examples.batches, make_test_source(*options, examples.dataset, source));
   return examples;

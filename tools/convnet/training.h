@@ -9,6 +9,7 @@
 #include "data/source.h"
 #include "framework/base/diagnostics.h"
 #include "framework/base/status.h"
+#include "framework/comm/ranks.h"
 #include "framework/model/binder.h"
 #include "framework/plan/plan.h"
 #include "framework/runtime/schedule.h"
@@ -54,12 +55,15 @@ struct Examples {
   std::optional<HostTensor> mean;
 };
 
-// `stored_mean`: what a checkpoint says, or null to compute it. The model has this source.
+// `stored_mean`: what a checkpoint says, or null to compute it. The model has this source. Of each
+// batch, what the devices of this rank read.
 Result<Examples> training_examples(const BoundModel& model, const DataPaths& paths,
-                                   const Plan& plan, const HostTensor* stored_mean);
+                                   const Plan& plan, const HostTensor* stored_mean,
+                                   const Ranks& ranks = one_rank());
 // `training` may be null if the mean is stored or not taken from the training data.
 Result<Examples> test_examples(const BoundModel& model, const DataPaths& paths, const Plan& plan,
-                               const Dataset* training, const HostTensor* stored_mean);
+                               const Dataset* training, const HostTensor* stored_mean,
+                               const Ranks& ranks = one_rank());
 // Generated examples of the shape that the model wants.
 Result<Examples> synthetic_examples(const BoundModel& model, const Plan& plan);
 

@@ -51,6 +51,10 @@ Status load_weights(const Checkpoint& checkpoint, const std::string& file, Sessi
   std::vector<std::string> missing;
   for (const Tensor& tensor : session.plan().tensors) {
     if (tensor.kind != TensorKind::kParameter) continue;
+    if (session.ranks().rank() != 0) {
+      CONVNET_RETURN_IF_ERROR(session.write(tensor.name, HostTensor()));
+      continue;
+    }
     const HostTensor* value = checkpoint.find(tensor.name);
     if (value == nullptr) {
       missing.push_back(tensor.name);

@@ -14,7 +14,8 @@ namespace convnet::cli {
 // newer are named in warnings.
 Result<std::string> find_checkpoint(const std::string& path, Output& output);
 
-// Writes all parameters of the session's plan. kCheckpoint names what is missing or of another
+// Writes all parameters of the session's plan; of several ranks rank 0's checkpoint counts.
+// kCheckpoint names what is missing or of another
 // shape.
 Status load_weights(const Checkpoint& checkpoint, const std::string& file, Session& session);
 

@@ -32,6 +32,8 @@ KernelResult bind_softmax(const Context& context, const Binding& binding);
 KernelResult bind_activation(const Context& context, const Binding& binding);  // elementwise.cc
 KernelResult bind_add(const Context& context, const Binding& binding);
 KernelResult bind_concat(const Context& context, const Binding& binding);
+KernelResult bind_rows_join(const Context& context, const Binding& binding);
+KernelResult bind_sum(const Context& context, const Binding& binding);
 KernelResult bind_update(const Context& context, const Binding& binding);
 
 // A kernel that runs a function object.

@@ -5,6 +5,7 @@
 
 #include "framework/backends/cpu/bind.h"
 #include "framework/base/random.h"
+#include "framework/plan/rows.h"
 
 namespace convnet::cpu {
 namespace {
@@ -115,15 +116,20 @@ KernelResult bind_dropout(const Context& context, const Binding& binding) {
   DropoutProblem p{};
   p.x = tensor_of(binding.in[0], out.box);
   p.y = tensor_of(out, out.box);
-  for (int i = 0; i < 4; ++i) p.first[i] = out.box.lo(i);
+  for (int i = 0; i < 3; ++i) p.first[i] = out.box.lo(i + 1);
+  const RowMap map(out.rows);
+  std::vector<int64_t> examples;
+  for (int64_t n = out.box.lo(0); n < out.box.hi(0); n += kLanes)
+    examples.push_back(map.example(n));
+  p.examples = examples.data();  // moves with the list
   p.channels = out.shape[1];
   p.rows = out.shape[2];
   p.columns = out.shape[3];
   // uniform = bits / 2^24 >= rate exactly if bits >= the next integer above rate * 2^24.
   p.threshold = static_cast<uint32_t>(std::ceil(rate * 0x1p24));
   p.kept = static_cast<float>(1 - rate);
-  return make_kernel([p, purpose, dropout = context.kernels.dropout, &state = binding.state,
-                      &team = binding.team] {
+  return make_kernel([p, purpose, examples = std::move(examples), dropout = context.kernels.dropout,
+                      &state = binding.state, &team = binding.team] {
     const auto key = random_key(state.seed, purpose, static_cast<uint64_t>(state.step));
     for_each_plane(team, p.y,
                    [&](int64_t block, int64_t channel) { dropout(p, key.data(), block, channel); });

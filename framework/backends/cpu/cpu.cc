@@ -43,6 +43,8 @@ constexpr Entry kEntries[] = {
     {Op::kAdd, cpu::bind_add},
     {Op::kSoftmaxLossFwd, cpu::bind_softmax},
     {Op::kSoftmaxLossBwd, cpu::bind_softmax},
+    {Op::kSum, cpu::bind_sum},
+    {Op::kRowsJoin, cpu::bind_rows_join},
     {Op::kUpdateSgd, cpu::bind_update},
 };
 
@@ -70,8 +72,9 @@ class CpuBackend final : public Backend {
     // The reference backend's bind checks the preconditions, for both backends alike.
     Result<std::unique_ptr<Kernel>> checked = reference_->bind(binding);
     if (!checked.ok()) return checked;
-    // A single number: there is nothing to gain.
-    if (binding.instr.op == Op::kGuard) return checked;
+    // A few numbers: there is nothing to gain.
+    const bool of_metrics = binding.instr.op == Op::kSum && binding.out[0].dtype == DType::kF64;
+    if (binding.instr.op == Op::kGuard || of_metrics) return checked;
     const std::string op(op_info(binding.instr.op).text);
     for (const std::vector<View>* views : {&binding.in, &binding.out})
       for (const View& view : *views) {

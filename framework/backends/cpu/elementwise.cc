@@ -1,8 +1,10 @@
-// Activations, sums, concatenation and the parameter update: the same element of several operands.
+// Activations, sums, concatenation, joined rows and the parameter update: the same element of
+// several operands.
 #include <array>
 #include <string>
 
 #include "framework/backends/cpu/bind.h"
+#include "framework/plan/rows.h"
 
 namespace convnet::cpu {
 namespace {
@@ -151,19 +153,65 @@ KernelResult bind_concat(const Context& context, const Binding& binding) {
   });
 }
 
+KernelResult bind_rows_join(const Context& context, const Binding& binding) {
+  const View& out = binding.out[0];
+  std::vector<Runs> parts;
+  for (const View& in : binding.in)
+    for (const RowRun& run :
+         common_rows(RowMap(in.rows), in.box.lo(0), in.box.hi(0), RowMap(out.rows))) {
+      const int64_t lo = std::max(run.to, out.box.lo(0));
+      const int64_t hi = std::min(run.to + run.count, out.box.hi(0));
+      Box to = out.box, from = out.box;
+      to.set(0, lo, hi);
+      from.set(0, lo + run.from - run.to, hi + run.from - run.to);
+      if (!to.empty()) parts.emplace_back(std::vector{&out, &in}, std::vector{to, from});
+    }
+  return make_kernel([parts, copy = context.kernels.act_fwd, &team = binding.team] {
+    for (const Runs& runs : parts)
+      runs.for_each(team, [&](float* const* at, int64_t n) { copy(at[1], at[0], n, kActNone); });
+  });
+}
+
+namespace {
+
+// How many sums of the tree over terms lo .. hi-1 are complete once a term is there.
+void count_merges(size_t lo, size_t hi, std::vector<int32_t>* merges) {
+  if (hi - lo < 2) return;
+  const size_t mid = lo + (hi - lo) / 2;
+  count_merges(lo, mid, merges);
+  count_merges(mid, hi, merges);
+  ++(*merges)[hi - 1];
+}
+
+}  // namespace
+
+KernelResult bind_sum(const Context& context, const Binding& binding) {
+  if (binding.out[0].box.empty()) return make_kernel([] {});
+  CONVNET_ASSIGN_OR_RETURN(Runs runs, runs_of(binding));
+  std::vector<int32_t> merges(binding.in.size());
+  count_merges(0, merges.size(), &merges);
+  return make_kernel([runs, merges, sum = context.kernels.sum, &team = binding.team] {
+    runs.for_each(team, [&](float* const* at, int64_t n) {
+      sum(at + 1, merges.data(), std::ssize(merges), at[0], n);
+    });
+  });
+}
+
 KernelResult bind_update(const Context& context, const Binding& binding) {
   if (binding.out[0].box.empty()) return make_kernel([] {});
   const Attrs& attrs = binding.instr.attrs;
   CONVNET_ASSIGN_OR_RETURN(Runs runs, runs_of(binding));
-  return make_kernel(
-      [runs, factor = attrs.real("rate"), decay = static_cast<float>(attrs.real("decay")),
-       momentum = static_cast<float>(attrs.real("momentum")), update = context.kernels.update_sgd,
-       &state = binding.state, &team = binding.team] {
-        const SgdStep step{static_cast<float>(state.rate * factor), decay, momentum};
-        runs.for_each(team, [&](float* const* at, int64_t n) {
-          update(at[2], at[3], at[4], at[0], at[1], n, step);
-        });
-      });
+  return make_kernel([runs, factor = attrs.real("rate"),
+                      scale = attrs.has("scale") ? static_cast<float>(attrs.real("scale")) : 1.0f,
+                      decay = static_cast<float>(attrs.real("decay")),
+                      momentum = static_cast<float>(attrs.real("momentum")),
+                      update = context.kernels.update_sgd, &state = binding.state,
+                      &team = binding.team] {
+    const SgdStep step{static_cast<float>(state.rate * factor), scale, decay, momentum};
+    runs.for_each(team, [&](float* const* at, int64_t n) {
+      update(at[2], at[3], at[4], at[0], at[1], n, step);
+    });
+  });
 }
 
 }  // namespace convnet::cpu

@@ -140,14 +140,15 @@ struct LrnProblem {
 
 struct DropoutProblem {
   Tensor4 x, y;
-  int64_t first[4];                 // logical index of y's box
+  const int64_t* examples;          // the first of each block of y
+  int64_t first[3];                 // logical channel, row and column of y's box
   int64_t channels, rows, columns;  // of the logical tensor
   uint32_t threshold;               // kept if the upper 24 bits are at least this
   float kept;                       // 1 - rate
 };
 
 struct SgdStep {
-  float rate, decay, momentum;
+  float rate, scale, decay, momentum;
 };
 
 struct SoftmaxProblem {
@@ -182,6 +183,8 @@ struct CpuKernels {
   void (*act_fwd)(const float* x, float* y, int64_t n, int32_t act);
   void (*act_bwd)(const float* y, const float* dy, float* dx, int64_t n, int32_t act);
   void (*add)(const float* const* x, int64_t terms, float* y, int64_t n, int32_t act);
+  // The balanced tree over the terms; after term i the last merges[i] sums are added up.
+  void (*sum)(const float* const* x, const int32_t* merges, int64_t terms, float* y, int64_t n);
   void (*update_sgd)(const float* dw, const float* w, const float* m, float* new_w, float* new_m,
                      int64_t n, SgdStep step);
 

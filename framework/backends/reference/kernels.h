@@ -79,6 +79,12 @@ KernelResult softmax_norm(const Binding& binding);
 template <typename T>
 KernelResult softmax_metrics(const Binding& binding);
 
+// sub_batch.cc
+template <typename T>
+KernelResult rows_join(const Binding& binding);
+template <typename T>
+KernelResult sum(const Binding& binding);
+
 // update.cc. guard reads metrics, which are f64 whatever T is.
 template <typename T>
 KernelResult update_sgd(const Binding& binding);

@@ -44,6 +44,8 @@ constexpr Entry kEntries[] = {
     ENTRY(kSoftmaxMetrics, softmax_metrics),
     ENTRY(kSoftmaxLossFwd, softmax_loss_fwd),
     ENTRY(kSoftmaxLossBwd, softmax_loss_bwd),
+    ENTRY(kSum, sum),
+    ENTRY(kRowsJoin, rows_join),
     ENTRY(kUpdateSgd, update_sgd),
     ENTRY(kGuard, guard),
 };

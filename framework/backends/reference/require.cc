@@ -128,6 +128,10 @@ double Require::real(std::string_view name) {
   return ok() ? instr_.attrs.real(name) : 0;
 }
 
+double Require::real_or(std::string_view name, double absent) {
+  return instr_.attrs.has(name) ? real(name) : absent;
+}
+
 std::vector<int64_t> Require::list(std::string_view name) {
   const Attrs::Value* value = attr(name);
   if (value == nullptr) return {};

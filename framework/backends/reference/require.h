@@ -38,6 +38,7 @@ class Require {
   // Attributes; the number must be at least (at most) the given one.
   int64_t integer(std::string_view name, int64_t least);
   double real(std::string_view name);
+  double real_or(std::string_view name, double absent);
   std::array<int64_t, 2> pair(std::string_view name, int64_t least);  // [vertical, horizontal]
   std::vector<int64_t> list(std::string_view name);
   // Boundaries of the canonical shards: ascending, from the first to the last example of `box`.

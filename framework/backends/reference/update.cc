@@ -9,7 +9,7 @@ namespace convnet::reference {
 
 // In this order, each line rounded once to T except for its inner product; every backend must give
 // the same bits:
-//   t = fma(decay, w, dw)
+//   t = fma(decay, w, scale * dw)
 //   m = fma(momentum, m, -(rate * t))
 //   w = w + m
 // with rate = T(step's rate * attribute rate), the product taken in double.
@@ -29,16 +29,18 @@ KernelResult update_sgd(const Binding& binding) {
   require.that(binding.out[1].shape == out.shape && binding.out[1].box == out.box,
                "the new w and the new m have different boxes");
   const double factor = require.real("rate");
+  const double scale = require.real_or("scale", 1);
   const double decay = require.real("decay");
   const double momentum = require.real("momentum");
   if (!require.ok()) return require.status();
-  return loop_kernel([factor, decay = static_cast<T>(decay), momentum = static_cast<T>(momentum),
-                      &state = binding.state, dw = Access<T>(binding.in[0]),
-                      w = Access<T>(binding.in[1]), m = Access<T>(binding.in[2]),
-                      new_w = Access<T>(out), new_m = Access<T>(binding.out[1])] {
+  return loop_kernel([factor, scale = static_cast<T>(scale), decay = static_cast<T>(decay),
+                      momentum = static_cast<T>(momentum), &state = binding.state,
+                      dw = Access<T>(binding.in[0]), w = Access<T>(binding.in[1]),
+                      m = Access<T>(binding.in[2]), new_w = Access<T>(out),
+                      new_m = Access<T>(binding.out[1])] {
     const T rate = static_cast<T>(state.rate * factor);
     new_w.for_each([&](auto... at) {
-      const T t = std::fma(decay, w(at...), dw(at...));
+      const T t = std::fma(decay, w(at...), scale * dw(at...));
       const T step = std::fma(momentum, m(at...), -(rate * t));
       new_m(at...) = step;
       new_w(at...) = w(at...) + step;

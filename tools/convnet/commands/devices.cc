@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "framework/comm/mpi/join.h"
 #include "tools/convnet/arguments.h"
 #include "tools/convnet/command.h"
 
@@ -31,7 +32,8 @@ class DevicesCommand : public Command {
   const char* summary() const override { return "what this machine can train on"; }
   const char* details() const override {
     return R"(A device is logical: any number of cpu devices share the cores of the machine,
-each with a team of threads of its own.)";
+each with a team of threads of its own. Processes that mpirun starts, on this
+host or several, share the devices of a run in blocks.)";
   }
   const char* examples() const override {
     return R"(convnet devices
@@ -63,7 +65,12 @@ convnet devices --json)";
                                      {"memory_bytes", memory},
                                      {"instruction_sets", names},
                                      {"devices", {"cpu"}},
-                                     {"left_out", {"cuda", "mpi"}}};
+                                     {"left_out", nlohmann::json::array({"cuda"})}};
+      if (mpi_version().empty()) {
+        json["left_out"].push_back("mpi");
+      } else {
+        json["mpi"] = mpi_version();
+      }
       if (measure_) json["gflops_per_core"] = peaks;
       output.print(json.dump(2) + "\n");
       return 0;
@@ -79,7 +86,12 @@ convnet devices --json)";
       output.print(
           fmt::format("      {}: {:.1f} GFLOP/s per core, multiply-add\n", names[i], peaks[i]));
     }
-    output.print("cuda  not in this build\nmpi   not in this build\n");
+    const std::string mpi = mpi_version();
+    output.print("cuda  not in this build\n");
+    output.print(mpi.empty() ? "mpi   not in this build\n"
+                             : fmt::format("mpi   {}: mpirun -n 2 convnet train ... runs as 2 "
+                                           "processes\n",
+                                           printable(mpi)));
     return 0;
   }
 

@@ -9,6 +9,7 @@
 #include "parsers/model_file.h"
 #include "tools/convnet/arguments.h"
 #include "tools/convnet/command.h"
+#include "tools/convnet/several.h"
 #include "tools/convnet/training.h"
 #include "tools/convnet/weights.h"
 
@@ -36,22 +37,38 @@ convnet test runs/lenet --data /data --json)";
     devices_.declare(line, "test on so many devices; the model file's number if not given");
     backend_.declare(line);
     line.text("--data", "DIR", &data_, "where relative data paths of the model file are looked up");
+    ranks_.declare(line);
     line.flag("--json", &json_, "print a JSON object");
   }
 
   int run(Output& output) override {
+    return ranks_.run(output, [&](Ranks& ranks) { return run(output, ranks); });
+  }
+
+ private:
+  int run(Output& output, Ranks& ranks) {
     Result<int> devices = devices_.count();
     if (!devices.ok()) return output.fail(devices.status());
     std::error_code error;
-    const bool of_run = std::filesystem::is_directory(model_.file, error);
-    if (weights_.empty() && !of_run) {
+    bool of_run = std::filesystem::is_directory(model_.file, error);
+    if (weights_.empty() && !of_run && ranks.rank() == 0) {
       return output.fail(Code::kUsage,
                          "name the weights: --weights runs/NAME (see convnet test --help)");
     }
-    Result<std::string> file = find_checkpoint(weights_.empty() ? model_.file : weights_, output);
-    if (!file.ok()) return output.fail(file.status());
-    Result<Checkpoint> checkpoint = read_checkpoint(*file);
-    if (!checkpoint.ok()) return output.fail(checkpoint.status());
+    // Among several processes the first one reads, and the others are told.
+    Result<Checkpoint> checkpoint = Checkpoint();
+    std::vector<std::string> origin{"", of_run ? "run" : ""};
+    if (ranks.rank() == 0) {
+      Result<std::string> file = find_checkpoint(weights_.empty() ? model_.file : weights_, output);
+      if (!file.ok()) return output.fail(file.status());
+      checkpoint = read_checkpoint(*file);
+      if (!checkpoint.ok()) return output.fail(checkpoint.status());
+      origin[0] = *file;
+    }
+    if (Status shared = share(ranks, *checkpoint, origin); !shared.ok()) {
+      return output.fail(shared);
+    }
+    of_run = !origin[1].empty();
 
     Diagnostics diagnostics;
     std::unique_ptr<BoundModel> model;
@@ -78,20 +95,21 @@ convnet test runs/lenet --data /data --json)";
     if (diagnostics.has_errors()) return output.fail(diagnostics);
     output.warn(diagnostics);
 
-    Result<Evaluation> evaluation = evaluate_plan(*model, *plan, *checkpoint, *file);
+    Result<Evaluation> evaluation = evaluate_plan(*model, *plan, *checkpoint, origin[0], ranks);
     if (!evaluation.ok()) return output.fail(evaluation.status());
     print(*evaluation, *plan, checkpoint->head.step, output);
     return 0;
   }
 
- private:
   Result<Evaluation> evaluate_plan(const BoundModel& model, const Plan& plan,
-                                   const Checkpoint& checkpoint, const std::string& file) {
+                                   const Checkpoint& checkpoint, const std::string& file,
+                                   Ranks& ranks) {
     const DataPaths paths = data_paths(folder_of(model_.file), data_);
     const HostTensor* mean = checkpoint.find("data.mean");
-    CONVNET_ASSIGN_OR_RETURN(Examples examples, test_examples(model, paths, plan, nullptr, mean));
+    CONVNET_ASSIGN_OR_RETURN(Examples examples,
+                             test_examples(model, paths, plan, nullptr, mean, ranks));
     CONVNET_ASSIGN_OR_RETURN(SessionOptions options,
-                             backend_.options(static_cast<int>(plan.devices.size())));
+                             backend_.options(static_cast<int>(plan.devices.size()), ranks));
     CONVNET_ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::create(plan, options));
     CONVNET_RETURN_IF_ERROR(load_weights(checkpoint, file, *session));
     return evaluate(*session, *examples.batches);
@@ -117,6 +135,7 @@ convnet test runs/lenet --data /data --json)";
   ModelArgument model_;
   DevicesArgument devices_;
   BackendArgument backend_;
+  RanksArgument ranks_;
   std::string weights_, data_;
   bool json_ = false;
 };

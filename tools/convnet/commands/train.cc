@@ -9,6 +9,7 @@
 #include "parsers/model_file.h"
 #include "tools/convnet/arguments.h"
 #include "tools/convnet/command.h"
+#include "tools/convnet/several.h"
 #include "tools/convnet/training.h"
 
 namespace convnet::cli {
@@ -44,13 +45,18 @@ DIR as if nothing had happened: the same bits, also on another number of
 devices. The number of devices and threads and the instruction set never change
 the results.
 
+Started by mpirun -n R (of Open MPI), R processes on one or several hosts share
+the devices of the run; all hosts need the model file and the data, the first
+process alone reads and writes the run directory.
+
 Ctrl-C and SIGTERM end the run after the step, with a checkpoint; a second one
 ends it at once. SIGUSR1 and SIGHUP write a checkpoint and go on.)";
   }
   const char* examples() const override {
     return R"(convnet train model-defs/lenet-fashion.yaml --devices cpu:2
 convnet train model.yaml --set train.rate.base=0.02 --epochs 3 --out runs/try
-convnet train --resume runs/try --devices cpu:4)";
+convnet train --resume runs/try --devices cpu:4
+mpirun -n 4 convnet train model.yaml --devices 8 --out runs/several)";
   }
 
   void declare(CommandLine& line) override {
@@ -63,6 +69,7 @@ convnet train --resume runs/try --devices cpu:4)";
     line.text("--out", "DIR", &out_, "directory of the run; runs/NAME-1, -2, ... if not given");
     line.text("--resume", "DIR", &resume_, "go on with the run of this directory");
     line.text("--data", "DIR", &data_, "where relative data paths of the model file are looked up");
+    ranks_.declare(line);
     line.flag("--quiet", &quiet_, "no progress");
     line.exclude("FILE", "--resume");
     line.exclude("--out", "--resume");
@@ -70,6 +77,11 @@ convnet train --resume runs/try --devices cpu:4)";
   }
 
   int run(Output& output) override {
+    return ranks_.run(output, [&](Ranks& ranks) { return run(output, ranks); });
+  }
+
+ private:
+  int run(Output& output, Ranks& ranks) {
     Result<int> devices = devices_.count();
     if (!devices.ok()) return output.fail(devices.status());
     if (model_.file.empty() && resume_.empty()) {
@@ -78,7 +90,7 @@ convnet train --resume runs/try --devices cpu:4)";
     }
     Diagnostics diagnostics;
     Result<Origin> origin =
-        resume_.empty() ? from_file(diagnostics) : from_run(output, diagnostics);
+        resume_.empty() ? from_file(diagnostics) : from_run(ranks, output, diagnostics);
     if (!origin.ok()) return output.fail(origin.status());
     if (origin->model != nullptr) {
       check_data(*origin->model, diagnostics);
@@ -99,12 +111,11 @@ convnet train --resume runs/try --devices cpu:4)";
     if (diagnostics.has_errors()) return output.fail(diagnostics);
     output.warn(diagnostics);
 
-    Result<TrainOutcome> outcome = train_plans(*origin, *plan, test_plan, output);
+    Result<TrainOutcome> outcome = train_plans(*origin, *plan, test_plan, ranks, output);
     if (!outcome.ok()) return output.fail(outcome.status());
     return finish(*outcome, output);
   }
 
- private:
   Result<Origin> from_file(Diagnostics& diagnostics) {
     Origin origin;
     ModelArgument model = model_;
@@ -118,17 +129,34 @@ convnet train --resume runs/try --devices cpu:4)";
     return origin;
   }
 
-  Result<Origin> from_run(Output& output, Diagnostics& diagnostics) {
+  // The newest checkpoint, and the folders in which data are looked up: of the model, of --data.
+  Result<Checkpoint> read_run(Output& output, std::vector<std::string>& folders) const {
     // The directory is taken for good once it is known how large its checkpoints are.
     CONVNET_ASSIGN_OR_RETURN(std::unique_ptr<RunDirectory> directory,
                              RunDirectory::open(resume_, RunDirectory::Mode::kResume, 0));
     std::vector<std::string> warnings;
     Result<Checkpoint> newest = directory->newest(&warnings);
     for (const std::string& warning : warnings) output.note("warning: " + warning);
-    if (!newest.ok()) return newest.status();
+    folders = {resume_, data_};
+    if (Result<std::string> lines = read_file(resume_ + kFolders, 1 << 16, Code::kCheckpoint);
+        lines.ok()) {
+      const size_t end = lines->find('\n');
+      folders[0] = lines->substr(0, end);
+      if (data_.empty() && end != std::string::npos) {
+        folders[1] = lines->substr(end + 1, lines->find('\n', end + 1) - end - 1);
+      }
+    }
+    return newest;
+  }
 
+  Result<Origin> from_run(Ranks& ranks, Output& output, Diagnostics& diagnostics) {
     Origin origin;
-    origin.checkpoint = *std::move(newest);
+    origin.checkpoint.emplace();
+    std::vector<std::string> folders;
+    if (ranks.rank() == 0) {
+      CONVNET_ASSIGN_OR_RETURN(origin.checkpoint, read_run(output, folders));
+    }
+    CONVNET_RETURN_IF_ERROR(share(ranks, *origin.checkpoint, folders));
     origin.head = origin.checkpoint->head;
     for (const std::string& set : model_.sets) origin.head.sets.push_back(set);
     origin.model = load_model_text(origin.head.model_name, origin.head.model_text, origin.head.sets,
@@ -139,16 +167,7 @@ convnet train --resume runs/try --devices cpu:4)";
       origin.head.options.erase("epochs");
       origin.head.options[option] = value;
     }
-    std::string model_folder = resume_, data_folder = data_;
-    if (Result<std::string> folders = read_file(resume_ + kFolders, 1 << 16, Code::kCheckpoint);
-        folders.ok()) {
-      const size_t end = folders->find('\n');
-      model_folder = folders->substr(0, end);
-      if (data_.empty() && end != std::string::npos) {
-        data_folder = folders->substr(end + 1, folders->find('\n', end + 1) - end - 1);
-      }
-    }
-    origin.data = data_paths(model_folder, data_folder);
+    origin.data = data_paths(folders[0], folders[1]);
     return origin;
   }
 
@@ -180,11 +199,12 @@ convnet train --resume runs/try --devices cpu:4)";
   }
 
   Result<TrainOutcome> train_plans(const Origin& origin, const Plan& plan,
-                                   const std::optional<Plan>& test_plan, Output& output) {
+                                   const std::optional<Plan>& test_plan, Ranks& ranks,
+                                   Output& output) {
     const HostTensor* stored_mean =
         origin.checkpoint.has_value() ? origin.checkpoint->find("data.mean") : nullptr;
-    CONVNET_ASSIGN_OR_RETURN(Examples training,
-                             training_examples(*origin.model, origin.data, plan, stored_mean));
+    CONVNET_ASSIGN_OR_RETURN(
+        Examples training, training_examples(*origin.model, origin.data, plan, stored_mean, ranks));
     CheckpointHead head = origin.head;
     if (origin.checkpoint.has_value() && !head.data_fingerprint.empty() &&
         head.data_fingerprint != training.dataset->fingerprint()) {
@@ -193,10 +213,11 @@ convnet train --resume runs/try --devices cpu:4)";
                                 training.dataset->fingerprint(), head.data_fingerprint));
     }
     head.data_fingerprint = training.dataset->fingerprint();
+    CONVNET_RETURN_IF_ERROR(check_same_data(ranks, head.data_fingerprint));
     Examples testing;
     if (test_plan.has_value()) {
       CONVNET_ASSIGN_OR_RETURN(testing, test_examples(*origin.model, origin.data, *test_plan,
-                                                      training.dataset.get(), stored_mean));
+                                                      training.dataset.get(), stored_mean, ranks));
     }
 
     const int64_t total = length_.total(*origin.model, training.batches->examples());
@@ -211,7 +232,7 @@ convnet train --resume runs/try --devices cpu:4)";
     }
 
     CONVNET_ASSIGN_OR_RETURN(SessionOptions session_options,
-                             backend_.options(static_cast<int>(plan.devices.size())));
+                             backend_.options(static_cast<int>(plan.devices.size()), ranks));
     CONVNET_ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
                              Session::create(plan, session_options));
     std::unique_ptr<Session> test_session;
@@ -223,7 +244,10 @@ convnet train --resume runs/try --devices cpu:4)";
     if (origin.checkpoint.has_value()) {
       CONVNET_RETURN_IF_ERROR(restore(*session, *origin.checkpoint).with_context(resume_));
     }
-    CONVNET_ASSIGN_OR_RETURN(std::unique_ptr<RunDirectory> directory, open_directory(origin, plan));
+    std::unique_ptr<RunDirectory> directory;
+    if (ranks.rank() == 0) {
+      CONVNET_ASSIGN_OR_RETURN(directory, open_directory(origin, plan));
+    }
 
     TrainOptions options = train_options(*origin.model, total);
     options.first_step = origin.checkpoint.has_value() ? origin.checkpoint->head.step : 0;
@@ -262,6 +286,7 @@ convnet train --resume runs/try --devices cpu:4)";
   DevicesArgument devices_;
   BackendArgument backend_;
   LengthArgument length_;
+  RanksArgument ranks_;
   std::optional<uint64_t> seed_;
   std::string out_, resume_, data_;
   bool quiet_ = false;

@@ -89,8 +89,29 @@ void add(const float* const* x, int64_t terms, float* y, int64_t n, int32_t act)
   store_part(y + i, n - i, activate(act, sum));
 }
 
+// Sums that wait at the same time: more than the depth of a tree over all operands there may be.
+constexpr int kWaiting = 16;
+
+CONVNET_INLINE Vec merge(Vec* waiting, int64_t* count, Vec next, int32_t merges) {
+  for (; merges > 0; --merges) next = waiting[--*count] + next;
+  waiting[(*count)++] = next;
+  return next;
+}
+
+void sum(const float* const* x, const int32_t* merges, int64_t terms, float* y, int64_t n) {
+  Vec waiting[kWaiting];
+  for (int64_t i = 0; i < n; i += kVec) {
+    const bool whole = i + kVec <= n;
+    int64_t count = 0;
+    Vec last = zero();
+    for (int64_t t = 0; t < terms; ++t)
+      last = merge(waiting, &count, whole ? load(x[t] + i) : load_part(x[t] + i, n - i), merges[t]);
+    whole ? store(y + i, last) : store_part(y + i, n - i, last);
+  }
+}
+
 CONVNET_INLINE void sgd(Vec dw, SgdStep step, Vec* w, Vec* m) {
-  const Vec t = fma(set1(step.decay), *w, dw);
+  const Vec t = fma(set1(step.decay), *w, set1(step.scale) * dw);
   *m = fma(set1(step.momentum), *m, negative(set1(step.rate) * t));
   *w = *w + *m;
 }
@@ -142,12 +163,12 @@ void dropout(const DropoutProblem& p, const uint32_t key[2], int64_t block, int6
   const int64_t example = p.channels * p.rows * p.columns;
   uint64_t first[kVec];  // index of each lane's element (c, 0, 0)
   for (int64_t i = 0; i < kVec; ++i)
-    first[i] = static_cast<uint64_t>((p.first[0] + block * kVec + i) * example +
-                                     (p.first[1] + channel) * p.rows * p.columns);
+    first[i] = static_cast<uint64_t>((p.examples[block] + i) * example +
+                                     (p.first[0] + channel) * p.rows * p.columns);
   const bool shared = example % 4 == 0;
   for (int64_t h = 0; h < p.y.rows; ++h)
     for (int64_t w = 0; w < p.y.columns;) {
-      const uint64_t pixel = static_cast<uint64_t>((p.first[2] + h) * p.columns + p.first[3] + w);
+      const uint64_t pixel = static_cast<uint64_t>((p.first[1] + h) * p.columns + p.first[2] + w);
       alignas(64) int32_t low[kVec], high[kVec], word[kVec];
       for (int i = 0; i < kVec; ++i) {
         const uint64_t index = first[i] + pixel;
@@ -179,6 +200,7 @@ void describe_elementwise(CpuKernels* table) {
   table->act_fwd = act_fwd;
   table->act_bwd = act_bwd;
   table->add = add;
+  table->sum = sum;
   table->update_sgd = update_sgd;
   table->dropout = dropout;
 }
