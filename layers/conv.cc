@@ -69,12 +69,9 @@ void grad(GradBuilder& g) {
 std::vector<ShardRule> rules() {
   std::vector<ShardRule> rules = product_rules();
   // mode               x     y     sum   whole metric dy    dx    params dparams
-  rules.push_back(
-      {Mode::kSpatial, S(2), S(2), S(2), S(2), P(2), S(2), S(2), {R()}, {P(2)}});
-  rules.push_back(
-      {Mode::kColumns, S(3), S(3), S(3), S(3), P(3), S(3), S(3), {R()}, {P(3)}});
-  rules.push_back(
-      {Mode::kGroup, S(1), S(1), S(1), R(), R(), S(1), S(1), {S(0)}, {S(0)}});
+  rules.push_back({Mode::kSpatial, S(2), S(2), S(2), S(2), P(2), S(2), S(2), {R()}, {P(2)}});
+  rules.push_back({Mode::kColumns, S(3), S(3), S(3), S(3), P(3), S(3), S(3), {R()}, {P(3)}});
+  rules.push_back({Mode::kGroup, S(1), S(1), S(1), R(), R(), S(1), S(1), {S(0)}, {S(0)}});
   return rules;
 }
 

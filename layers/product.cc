@@ -53,8 +53,7 @@ std::vector<ShardRule> product_rules() {
   std::vector<ShardRule> rules = example_wise_rules();
   // mode               x     y     sum   whole metric dy    dx    params dparams
   rules.push_back({Mode::kModel, R(), S(1), S(1), R(), R(), S(1), P(1), {S(0)}, {S(0)}});
-  rules.push_back(
-      {Mode::kModelIn, S(1), R(), P(1), R(), R(), R(), S(1), {S(1), R()}, {S(1), R()}});
+  rules.push_back({Mode::kModelIn, S(1), R(), P(1), R(), R(), R(), S(1), {S(1), R()}, {S(1), R()}});
   return rules;
 }
 

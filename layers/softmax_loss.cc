@@ -67,7 +67,8 @@ void grad(GradBuilder& g) {
   if (!g.wants(0)) return;
   const Use dx = g.new_dx(0);
   const double scale = g.attrs<A>().weight() / static_cast<double>(g.batch());
-  g.emit(Op::kSoftmaxLossBwd, {g.saved("prob"), g.whole(g.x(1))}, {dx}, Attrs().set("scale", scale));
+  g.emit(Op::kSoftmaxLossBwd, {g.saved("prob"), g.whole(g.x(1))}, {dx},
+         Attrs().set("scale", scale));
   g.set_dx(0, dx);
 }
 

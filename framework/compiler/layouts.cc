@@ -39,12 +39,12 @@ DimState state_of(const ShardRule& rule, const Role& role) {
 }
 
 // Boundaries of p pieces of this dimension of a value.
-std::vector<int64_t> cuts_of(const GraphLayer& layer, Mode mode, const Value& value, int dim, int p) {
+std::vector<int64_t> cuts_of(const GraphLayer& layer, Mode mode, const Value& value, int dim,
+                             int p) {
   const int64_t extent = value.shape[dim];
   if (dim == 0 && value.format == Format::kBlocked) return batch_cuts(extent, p);
   const auto units = layer.units.find(mode);
-  std::vector<int64_t> cuts =
-      balanced_cuts(units == layer.units.end() ? extent : units->second, p);
+  std::vector<int64_t> cuts = balanced_cuts(units == layer.units.end() ? extent : units->second, p);
   if (units != layer.units.end())
     for (int64_t& c : cuts) c = extent * c / units->second;
   return cuts;
@@ -202,8 +202,7 @@ Layout result_layout(const Graph& graph, const Node& node, size_t i) {
     layout.passes = 1;
     return layout;
   }
-  Layout layout =
-      layout_of(graph, layer, node.out[i].role, graph.value(node.out[i].value));
+  Layout layout = layout_of(graph, layer, node.out[i].role, graph.value(node.out[i].value));
   if (node.op != Op::kConcatBwd) return layout;
   // The pieces lie where the channels of the whole are.
   const Layout whole = operand_layout(graph, node, 0);

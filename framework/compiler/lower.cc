@@ -156,7 +156,8 @@ class Lowering {
   Operand operand(int device, int value, const Layout& layout) {
     const Value& v = g_.value(value);
     const int at = layout.mesh.position(device);
-    const Part part = at < 0 ? nothing(v.shape.rank()) : layout.parts(v.shape)[static_cast<size_t>(at)];
+    const Part part =
+        at < 0 ? nothing(v.shape.rank()) : layout.parts(v.shape)[static_cast<size_t>(at)];
     return Operand{buffer_of(device, value), part.box};
   }
 
@@ -198,8 +199,10 @@ class Lowering {
     for (const auto& [name, operand, dim] : kCuts) {
       if (!instr.attrs.has(name)) continue;
       const Operand& o = instr.in[operand];
-      const Tensor& t = plan_.tensors[static_cast<size_t>(
-          plan_.devices[static_cast<size_t>(device_)].buffers[static_cast<size_t>(o.buffer)].tensor)];
+      const Tensor& t =
+          plan_.tensors[static_cast<size_t>(plan_.devices[static_cast<size_t>(device_)]
+                                                .buffers[static_cast<size_t>(o.buffer)]
+                                                .tensor)];
       std::vector<int64_t> cuts{o.box.lo(dim)};
       for (int64_t b : dim == 0 ? canonical_shards(t.shape[0]) : canonical_cuts(t.shape[dim]))
         if (b > o.box.lo(dim) && b < o.box.hi(dim)) cuts.push_back(b);
@@ -208,10 +211,10 @@ class Lowering {
     }
   }
 
-  // One box copy or sum between layouts, or between a batch and one of its sub-batches. Where devices
-  // hold the same parts each group of replicas serves its own members, and what has nothing to do
-  // with each other is exchanged apart: so the rows and columns of a mesh have collectives of their
-  // own.
+  // One box copy or sum between layouts, or between a batch and one of its sub-batches. Where
+  // devices hold the same parts each group of replicas serves its own members, and what has nothing
+  // to do with each other is exchanged apart: so the rows and columns of a mesh have collectives of
+  // their own.
   void lower_exchange(const Node& node, int from, int to) {
     const Value& source = g_.value(from);
     const Value& target = g_.value(to);
@@ -325,7 +328,7 @@ class Lowering {
       if (m.from.box.empty()) continue;
       const auto at = std::ranges::find(seen, m.from, &std::pair<Part, int>::first);
       m.replica = at == seen.end() ? 0 : at->second;
-      at == seen.end() ? seen.emplace_back(m.from, 1) : *at = {m.from, m.replica + 1};
+      at == seen.end() ? seen.emplace_back(m.from, 1) : * at = {m.from, m.replica + 1};
     }
     int sets = seen.empty() ? 0 : seen[0].second;
     for (const auto& [part, count] : seen) sets = std::min(sets, count);

@@ -21,8 +21,8 @@ bool place(Graph& graph, const BoundModel& model, Diagnostics& diagnostics);
 //   becomes  ...; guard; softmax_loss.bwd -> %c.grad; conv.bwd_weight %data %c.grad -> %c.w.grad
 void grad(Graph& graph);
 
-// rebatch: repeats the nodes of layers with `exchange: owner` or `stripe` for each pass, on values of
-// their own. Train graphs only. What crosses into the passes, or out of them, is left to shard.
+// rebatch: repeats the nodes of layers with `exchange: owner` or `stripe` for each pass, on values
+// of their own. Train graphs only. What crosses into the passes, or out of them, is left to shard.
 // Mistakes: a reader outside the passes; a period that does not divide them.
 //   pool5 -> fc.fwd -> fc6  becomes  pool5 ~> pool5.pass0 -> fc.fwd -> fc6.pass0; ... pass1; ...
 bool rebatch(Graph& graph, const BoundModel& model, Diagnostics& diagnostics);

@@ -40,9 +40,10 @@ class Placer {
       const auto d = static_cast<int64_t>(devices[i]);
       if (d >= g_.devices) {
         diagnostics_.error(
-            span, "layer '" + layer.name + "' names device " + std::to_string(d) + ", but there " +
-                      (g_.devices == 1 ? "is only device 0"
-                                       : "are only devices 0 to " + std::to_string(g_.devices - 1)));
+            span,
+            "layer '" + layer.name + "' names device " + std::to_string(d) + ", but there " +
+                (g_.devices == 1 ? "is only device 0"
+                                 : "are only devices 0 to " + std::to_string(g_.devices - 1)));
         return false;
       }
       for (int k = 0; k < i; ++k)
@@ -62,9 +63,8 @@ class Placer {
     mesh.devices.assign(layer.common->devices().begin(), layer.common->devices().end());
     if (mesh.devices.empty()) return default_mesh(layer);
     const int count = mesh.size();
-    const int rows = layer.common->has_device_rows()
-                         ? static_cast<int>(layer.common->device_rows())
-                         : 1;
+    const int rows =
+        layer.common->has_device_rows() ? static_cast<int>(layer.common->device_rows()) : 1;
     if (count % rows != 0) {
       diagnostics_.error(place(layer, L::kDeviceRowsFieldNumber),
                          "layer '" + layer.name + "' has " + count_of(count, "device") +
@@ -174,7 +174,8 @@ class Placer {
       warn(layer, layer.rules[a]->mode, units, what, mesh.extents[a]);
       std::vector<int> kept;
       int stride = 1;
-      for (size_t later = a + 1; later < mesh.extents.size(); ++later) stride *= mesh.extents[later];
+      for (size_t later = a + 1; later < mesh.extents.size(); ++later)
+        stride *= mesh.extents[later];
       for (int p = 0; p < mesh.size(); ++p)
         if (p / stride % mesh.extents[a] < units)
           kept.push_back(mesh.devices[static_cast<size_t>(p)]);
@@ -183,10 +184,10 @@ class Placer {
     }
   }
 
-  void warn(const GraphLayer& layer, Mode mode, int64_t units, const std::string& what, int devices) {
+  void warn(const GraphLayer& layer, Mode mode, int64_t units, const std::string& what,
+            int devices) {
     const std::string work =
-        "so only " + std::to_string(units) + " of " + count_of(devices, "device") +
-        " have work";
+        "so only " + std::to_string(units) + " of " + count_of(devices, "device") + " have work";
     if (mode != Mode::kData) {
       diagnostics_.warning(place(layer, L::kParallelFieldNumber),
                            "'" + layer.name + "' has " + count_of(units, what) + ", " + work);
@@ -209,11 +210,11 @@ class Placer {
       case Mode::kModel:
       case Mode::kModelIn:
       case Mode::kGroup: {
-        const char* what = mode == Mode::kGroup      ? "group"
-                           : mode == Mode::kModelIn  ? "input channel"
-                           : !layer.params.empty()   ? "output"
-                           : layer.output < 0        ? "class shard"
-                                                     : "channel";
+        const char* what = mode == Mode::kGroup     ? "group"
+                           : mode == Mode::kModelIn ? "input channel"
+                           : !layer.params.empty()  ? "output"
+                           : layer.output < 0       ? "class shard"
+                                                    : "channel";
         if (const auto units = layer.units.find(mode); units != layer.units.end())
           return {units->second, what};
         const bool in = mode == Mode::kModelIn || layer.output < 0;

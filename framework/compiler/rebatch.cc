@@ -1,7 +1,7 @@
 // Layers with `exchange: owner` or `stripe` see the batch in passes (Krizhevsky 2014, schemes b and
-// c). Their nodes are repeated for each pass on values of their own; the gradients of parameters are
-// taken once after the passes of a period, over all its examples in order, so that with one period
-// the results have the bits of the whole batch at once.
+// c). Their nodes are repeated for each pass on values of their own; the gradients of parameters
+// are taken once after the passes of a period, over all its examples in order, so that with one
+// period the results have the bits of the whole batch at once.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -81,10 +81,11 @@ class Rebatch {
       if (scheme != schema::whole) continue;
       for (const int field : {L::kPassesFieldNumber, L::kUpdatePeriodFieldNumber})
         if (model_.spans.has(*layer.common, field))
-          diagnostics_.error(model_.spans.key(*layer.common, field),
-                             "layer '" + layer.name + "' gives '" +
-                                 L::descriptor()->FindFieldByNumber(field)->name() +
-                                 "', but gets the whole batch at once")
+          diagnostics_
+              .error(model_.spans.key(*layer.common, field),
+                     "layer '" + layer.name + "' gives '" +
+                         L::descriptor()->FindFieldByNumber(field)->name() +
+                         "', but gets the whole batch at once")
               .help = "with exchange: owner or stripe it comes in passes";
     }
   }
@@ -103,15 +104,13 @@ class Rebatch {
           continue;
         }
         const GraphLayer& source = g_.layer(producer);
-        const std::string word =
-            schema::Scheme_Name(schemes_[static_cast<size_t>(producer)]);
+        const std::string word = schema::Scheme_Name(schemes_[static_cast<size_t>(producer)]);
         diagnostics_
             .error(place(layer, L::kExchangeFieldNumber),
                    "layer '" + layer.name + "' reads '" + source.name +
                        "', which is computed in passes (exchange: " + word + "), but " +
-                       (scheme == schema::whole
-                            ? "takes the whole batch"
-                            : "has exchange: " + schema::Scheme_Name(scheme)))
+                       (scheme == schema::whole ? "takes the whole batch"
+                                                : "has exchange: " + schema::Scheme_Name(scheme)))
             .help = "give it exchange: " + word;
       }
       if (scheme == schema::whole) continue;
@@ -122,7 +121,8 @@ class Rebatch {
       const int first = *joined.begin();
       for (int other : joined) {
         if (other == first) continue;
-        regions_[static_cast<size_t>(first)].layers.merge(regions_[static_cast<size_t>(other)].layers);
+        regions_[static_cast<size_t>(first)].layers.merge(
+            regions_[static_cast<size_t>(other)].layers);
         for (int& r : region_of) r = r == other ? first : r;
       }
       region_of[l] = first;
@@ -168,9 +168,8 @@ class Rebatch {
     const auto count = static_cast<int>(region.rows.size());
     for (int l : region.layers) {
       GraphLayer& layer = g_.layers[static_cast<size_t>(l)];
-      const int period = layer.common->has_update_period()
-                             ? static_cast<int>(layer.common->update_period())
-                             : 0;
+      const int period =
+          layer.common->has_update_period() ? static_cast<int>(layer.common->update_period()) : 0;
       layer.update_period = count > 1 ? period : 0;
       if (count == 1 || period == 0 || count % period == 0) continue;
       diagnostics_.error(place(layer, L::kUpdatePeriodFieldNumber),
@@ -187,8 +186,7 @@ class Rebatch {
       for (int input : g_.layer(l).inputs) {
         const Value& value = g_.value(input);
         if (value.layer < 0 || region.layers.contains(value.layer)) continue;
-        const Layout layout =
-            layout_of(g_, g_.layer(value.layer), Role{RoleKind::kY, 0}, value);
+        const Layout layout = layout_of(g_, g_.layer(value.layer), Role{RoleKind::kY, 0}, value);
         for (const Part& part : layout.parts(value.shape)) {
           const Range range{part.box.lo(0), part.box.hi(0)};
           if (range.lo < range.hi && std::ranges::find(owners, range) == owners.end())
@@ -302,7 +300,8 @@ class Rebatch {
       v.memory = -1;
       return known[value] = g_.add_value(std::move(v));
     }
-    const bool made_here = g_.value(value).layer >= 0 && region_->layers.contains(g_.value(value).layer);
+    const bool made_here =
+        g_.value(value).layer >= 0 && region_->layers.contains(g_.value(value).layer);
     const int id = sub_batch(value, region_->rows[pass], suffix);
     if (!made_here && kind != TensorKind::kInput) g_.value(id).whole = value;
     return known[value] = id;
@@ -319,10 +318,10 @@ class Rebatch {
 
   // Before parameters change within the step, the losses of the pass must be finite.
   void add_pass_guards(const std::vector<Node>& guards, int m) {
-    const bool needed = std::ranges::any_of(
-        region_->layers, [&](int l) { return g_.layer(l).update_period != 0 &&
-                                             g_.layer(l).update_period <
-                                                 static_cast<int>(region_->rows.size()); });
+    const bool needed = std::ranges::any_of(region_->layers, [&](int l) {
+      return g_.layer(l).update_period != 0 &&
+             g_.layer(l).update_period < static_cast<int>(region_->rows.size());
+    });
     if (!needed) return;
     for (const Node& n : guards) {
       Node guard = n;
@@ -369,8 +368,8 @@ class Rebatch {
     const bool all = end - first == static_cast<int>(region_->rows.size());
     int id = value;
     if (!all) {
-      id = sub_batch(value, united(rows), ".passes" + std::to_string(first) + "-" +
-                                              std::to_string(end - 1));
+      id = sub_batch(value, united(rows),
+                     ".passes" + std::to_string(first) + "-" + std::to_string(end - 1));
     } else if (g_.value(value).layer < 0 || !region_->layers.contains(g_.value(value).layer)) {
       if (g_.value(value).kind == TensorKind::kInput) return value;  // the host fills it
       Value copy = g_.value(value);

@@ -9,7 +9,8 @@ namespace {
 // which of them a device has.
 void mark_sums(const Graph& graph, Node& node) {
   for (const Use& use : node.out) {
-    const Layout layout = layout_of(graph, graph.layer(node.layer), use.role, graph.value(use.value));
+    const Layout layout =
+        layout_of(graph, graph.layer(node.layer), use.role, graph.value(use.value));
     for (const AxisState& axis : layout.axes) {
       if (axis.kind != AxisState::Kind::kPartial || axis.over == 0) continue;
       const char* forward_or_data =

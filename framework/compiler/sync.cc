@@ -5,9 +5,9 @@
 namespace convnet {
 namespace {
 
-// How the solver's work on a parameter is divided: devices that hold the same box of it, and partial
-// sums of its gradient, take an equal share each, cut along the first dimension; others work on what
-// they hold.
+// How the solver's work on a parameter is divided: devices that hold the same box of it, and
+// partial sums of its gradient, take an equal share each, cut along the first dimension; others
+// work on what they hold.
 Layout update_layout(const Value& w, const Value& gradient) {
   if (!gradient.layout.has_partial()) return w.layout;
   Layout layout = w.layout;
@@ -36,7 +36,8 @@ class Sync {
     for (const GraphLayer& layer : g_.layers)
       for (int w : layer.params)
         if (g_.value(w).update.real("rate") != 0)
-          for (const auto& [node, gradient] : find_gradients(before, w)) due[node].push_back(gradient);
+          for (const auto& [node, gradient] : find_gradients(before, w))
+            due[node].push_back(gradient);
     for (size_t i = 0; i < before.size(); ++i) {
       for (Use& use : before[i].in)
         if (const auto at = current_.find(use.value); at != current_.end()) use.value = at->second;

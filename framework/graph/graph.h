@@ -40,11 +40,11 @@ const char* mode_name(Mode mode);
 
 // What an operand or result is to its layer: the key into the layer's sharding rule.
 enum class RoleKind {
-  kNone,    // laid out by the pass that made the node
-  kX,       // an input
-  kParam,   // a parameter
-  kY,       // the output, and values saved with it
-  kSum,     // what is still to be added up over the channels of the input, before bias and activation
+  kNone,   // laid out by the pass that made the node
+  kX,      // an input
+  kParam,  // a parameter
+  kY,      // the output, and values saved with it
+  kSum,  // what is still to be added up over the channels of the input, before bias and activation
   kWhole,   // read with all its channels, whatever the layer does with those of its input
   kMetric,  // loss and accuracies
   kDY,      // gradient of the output
@@ -78,8 +78,8 @@ struct Value {
   int gradient_of = -1;
   int64_t examples = 0;
   double scale = 1;
-  // Computed in passes: partial sums of pass `pass` of so many, where they are added up; a sub-batch
-  // of another value, `whole`; and the values of the passes that this one consists of.
+  // Computed in passes: partial sums of pass `pass` of so many, where they are added up; a
+  // sub-batch of another value, `whole`; and the values of the passes that this one consists of.
   int pass = 0, passes = 1;
   int whole = -1;
   std::vector<int> joined;
@@ -153,7 +153,8 @@ class Graph {
     double base_rate = 0;
 
     double rate_factor(int64_t examples) const;
-    double decay(double decay, double rate, int64_t examples) const;  // rate: the parameter's factor
+    double decay(double decay, double rate,
+                 int64_t examples) const;  // rate: the parameter's factor
   } scaling;
 
   std::vector<GraphLayer> layers;  // in an order in which inputs come first

@@ -124,8 +124,7 @@ Layout split(const Mesh& mesh, int dim, std::vector<int64_t> cuts) {
 
 Layout partial(const Mesh& mesh, int over) {
   CHECK(mesh.extents.size() == 1);
-  return Layout{
-      mesh, {{.kind = AxisState::Kind::kPartial, .ranges = {}, .over = over}}, {}, 0, 1};
+  return Layout{mesh, {{.kind = AxisState::Kind::kPartial, .ranges = {}, .over = over}}, {}, 0, 1};
 }
 
 std::vector<int64_t> balanced_cuts(int64_t extent, int p) {

@@ -48,8 +48,8 @@ Part nothing(int rank);
 struct Layout {
   Mesh mesh;
   std::vector<AxisState> axes;  // one per axis of the mesh
-  // Per position, in place of what the axes say: a box that was cut once more, as the solver's share
-  // of a parameter that is split already.
+  // Per position, in place of what the axes say: a box that was cut once more, as the solver's
+  // share of a parameter that is split already.
   std::vector<Part> pieces;
   // Partial sums of one pass of `passes`, which are added up later.
   int pass = 0, passes = 1;
@@ -76,8 +76,8 @@ Layout partial(const Mesh& mesh, int over = 0);
 std::vector<int64_t> balanced_cuts(int64_t extent, int p);
 std::vector<Range> ranges_of(const std::vector<int64_t>& cuts);
 
-// Boundaries of the canonical shards of channels, rows, columns or classes: the largest power of two
-// of shards, at most 8 and at most the extent, balanced.
+// Boundaries of the canonical shards of channels, rows, columns or classes: the largest power of
+// two of shards, at most 8 and at most the extent, balanced.
 std::vector<int64_t> canonical_cuts(int64_t extent);
 
 // Whether p balanced parts of the extent are subtrees of the tree over its canonical shards.

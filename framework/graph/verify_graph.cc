@@ -48,7 +48,8 @@ class Verifier {
       // Sub-batches, and what is joined from them, are made when their layout is known; values of
       // layers that are computed in passes have no use of their own.
       const bool later = !laid_out_ && (v.whole >= 0 || !v.joined.empty());
-      if (fresh && !given && !later && read.contains(static_cast<int>(i))) fault("nothing produces %" + v.name);
+      if (fresh && !given && !later && read.contains(static_cast<int>(i)))
+        fault("nothing produces %" + v.name);
       if (!fresh && own && outside) fault("%" + v.name + " is produced by a node");
       const Value& logical = g_.value(v.tensor);
       if (logical.shape != v.shape || logical.dtype != v.dtype)

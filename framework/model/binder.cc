@@ -330,22 +330,23 @@ class Binder {
     const size_t length = value.items[0].items.size();
     for (size_t i = 0; i < value.items.size(); ++i) {
       const SourceNode& row = value.items[i];
-      if (!expect(row, Kind::kList, "a list", fmt::format("{}[{}]", name, i), row.span)) return false;
+      if (!expect(row, Kind::kList, "a list", fmt::format("{}[{}]", name, i), row.span))
+        return false;
       if (row.items.size() != length) {
-        error(row.span, fmt::format("row {} of {} has {} items, the first has {}; all must be as long",
-                                    i, name, row.items.size(), length));
+        error(row.span,
+              fmt::format("row {} of {} has {} items, the first has {}; all must be as long", i,
+                          name, row.items.size(), length));
         return false;
       }
       for (const SourceNode& item : row.items) items.push_back(&item);
     }
-    const FieldDescriptor& rows = *message.GetDescriptor()->FindFieldByName(
-        field.options().GetExtension(schema::rows));
+    const FieldDescriptor& rows =
+        *message.GetDescriptor()->FindFieldByName(field.options().GetExtension(schema::rows));
     if (mentioned(message, rows.number())) {
       error(value.span, fmt::format("{} is given in rows, and {} beside it", name, rows.name()));
       return false;
     }
-    message.GetReflection()->SetUInt32(&message, &rows,
-                                       static_cast<uint32_t>(value.items.size()));
+    message.GetReflection()->SetUInt32(&message, &rows, static_cast<uint32_t>(value.items.size()));
     return true;
   }
 

@@ -179,8 +179,8 @@ void merge_fields(const Message& from, Message& to, const OneofDescriptor* excep
   // A field that only says how another one was written goes with it.
   std::set<const FieldDescriptor*> kept;
   for (const FieldDescriptor* field : fields) {
-    const FieldDescriptor* rows = to.GetDescriptor()->FindFieldByName(
-        field->options().GetExtension(schema::rows));
+    const FieldDescriptor* rows =
+        to.GetDescriptor()->FindFieldByName(field->options().GetExtension(schema::rows));
     if (rows != nullptr && reflection.FieldSize(to, field) > 0) kept.insert(rows);
   }
   for (const FieldDescriptor* field : fields) {

@@ -46,8 +46,8 @@ TEST(Layout, HalosOverlapAndSumsNestFromRowsToExamples) {
   const Layout rows{mesh, {all, halo}, {}, 0, 1};
   EXPECT_EQ(rows.str(), "[0,1,2,3]{R,S(2)+halo}");
   EXPECT_EQ(rows.parts(Shape{1, 1, 10, 1})[3].box, box({{0, 1}, {0, 1}, {4, 10}, {0, 1}}));
-  // Examples over the first axis, rows over the second: of one row range all examples follow on each
-  // other.
+  // Examples over the first axis, rows over the second: of one row range all examples follow on
+  // each other.
   const AxisState examples{.kind = AxisState::Kind::kPartial, .ranges = {}, .over = 0};
   const AxisState over_rows{.kind = AxisState::Kind::kPartial, .ranges = {}, .over = 2};
   const auto parts = Layout{mesh, {examples, over_rows}, {}, 0, 1}.parts(Shape{3});

@@ -200,7 +200,8 @@ std::map<std::string, HostTensor> train(const BoundModel& model, int devices, bo
   for (const Exchange& e : plan.exchanges) *promised &= e.order != Exchange::Order::kRank;
   const auto session = reference_session(plan);
   for (int step = 0; step < 2; ++step)
-    CHECK(session->run(random_batch(plan, static_cast<uint64_t>(step), kBatch - 7), step, 0.5).ok());
+    CHECK(
+        session->run(random_batch(plan, static_cast<uint64_t>(step), kBatch - 7), step, 0.5).ok());
   return read_all(*session);
 }
 

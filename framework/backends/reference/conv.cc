@@ -169,35 +169,35 @@ KernelResult conv_bwd_weight(const Binding& binding) {
   const std::vector<int64_t> columns = require.cuts("column_cuts", dy_view.box, 3);
   if (!require.ok()) return require.status();
   const Access<T> db = has_bias ? Access<T>(binding.out[1]) : Access<T>();
-  return loop_kernel(
-      [g, has_bias, cuts, rows, columns, db, x = Access<T>(x_view), dy = Access<T>(dy_view), dw = Access<T>(out)] {
-        dw.for_each([&](int64_t k, int64_t c, int64_t r, int64_t s) {
-          const int64_t channel = g.group_of_filter(k) * g.channels + c;
-          dw(k, c, r, s) = pixel_sum<T>(rows, columns, cuts, [&](const Block& b) {
-            T sum = 0;
-            for (int64_t n = b.n_lo; n < b.n_hi; ++n)
-              for (int64_t p = b.p_lo; p < b.p_hi; ++p) {
-                const int64_t h = g.input(0, p, r);
-                if (!x.has(2, h)) continue;
-                for (int64_t q = b.q_lo; q < b.q_hi; ++q) {
-                  const int64_t column = g.input(1, q, s);
-                  if (x.has(3, column)) sum += x(n, channel, h, column) * dy(n, k, p, q);
-                }
-              }
-            return sum;
-          });
-        });
-        if (!has_bias) return;
-        db.for_each([&](int64_t k, auto...) {
-          db(k) = pixel_sum<T>(rows, columns, cuts, [&](const Block& b) {
-            T sum = 0;
-            for (int64_t n = b.n_lo; n < b.n_hi; ++n)
-              for (int64_t p = b.p_lo; p < b.p_hi; ++p)
-                for (int64_t q = b.q_lo; q < b.q_hi; ++q) sum += dy(n, k, p, q);
-            return sum;
-          });
-        });
+  return loop_kernel([g, has_bias, cuts, rows, columns, db, x = Access<T>(x_view),
+                      dy = Access<T>(dy_view), dw = Access<T>(out)] {
+    dw.for_each([&](int64_t k, int64_t c, int64_t r, int64_t s) {
+      const int64_t channel = g.group_of_filter(k) * g.channels + c;
+      dw(k, c, r, s) = pixel_sum<T>(rows, columns, cuts, [&](const Block& b) {
+        T sum = 0;
+        for (int64_t n = b.n_lo; n < b.n_hi; ++n)
+          for (int64_t p = b.p_lo; p < b.p_hi; ++p) {
+            const int64_t h = g.input(0, p, r);
+            if (!x.has(2, h)) continue;
+            for (int64_t q = b.q_lo; q < b.q_hi; ++q) {
+              const int64_t column = g.input(1, q, s);
+              if (x.has(3, column)) sum += x(n, channel, h, column) * dy(n, k, p, q);
+            }
+          }
+        return sum;
       });
+    });
+    if (!has_bias) return;
+    db.for_each([&](int64_t k, auto...) {
+      db(k) = pixel_sum<T>(rows, columns, cuts, [&](const Block& b) {
+        T sum = 0;
+        for (int64_t n = b.n_lo; n < b.n_hi; ++n)
+          for (int64_t p = b.p_lo; p < b.p_hi; ++p)
+            for (int64_t q = b.q_lo; q < b.q_hi; ++q) sum += dy(n, k, p, q);
+        return sum;
+      });
+    });
+  });
 }
 
 template KernelResult conv_fwd<float>(const Binding&);

@@ -84,18 +84,18 @@ KernelResult fc_bwd_data(const Binding& binding) {
                    columns.at(out.box.hi(1) - 1, out.box.hi(2) - 1, out.box.hi(3) - 1) + 1);
   const std::vector<int64_t> cuts = require.cuts("filter_cuts", binding.in[0].box, 1);
   if (!require.ok()) return require.status();
-  return loop_kernel(
-      [columns, cuts, dy = Access<T>(binding.in[0]), w = Access<T>(binding.in[1]), dx = Access<T>(out)] {
-        dx.for_each([&](int64_t n, int64_t c, int64_t h, int64_t v) {
-          const int64_t j = columns.at(c, h, v);
-          dx(n, c, h, v) = tree_sum<T>(cuts, [&](int64_t lo, int64_t hi) {
-            T sum = 0;
-            for (int64_t k = std::max(w.lo(0), lo); k < std::min(w.hi(0), hi); ++k)
-              sum += dy(n, k) * w(k, j);
-            return sum;
-          });
-        });
+  return loop_kernel([columns, cuts, dy = Access<T>(binding.in[0]), w = Access<T>(binding.in[1]),
+                      dx = Access<T>(out)] {
+    dx.for_each([&](int64_t n, int64_t c, int64_t h, int64_t v) {
+      const int64_t j = columns.at(c, h, v);
+      dx(n, c, h, v) = tree_sum<T>(cuts, [&](int64_t lo, int64_t hi) {
+        T sum = 0;
+        for (int64_t k = std::max(w.lo(0), lo); k < std::min(w.hi(0), hi); ++k)
+          sum += dy(n, k) * w(k, j);
+        return sum;
       });
+    });
+  });
 }
 
 template <typename T>

@@ -158,8 +158,8 @@ std::vector<int64_t> Require::cuts(std::string_view name, const Box& box, int di
   const std::vector<int64_t> items = list(name);
   that(items.size() >= 2 && std::is_sorted(items.begin(), items.end()) &&
            items.front() == box.lo(dim) && items.back() == box.hi(dim),
-       "attribute " + quoted(name) + " does not go from " + std::to_string(box.lo(dim)) + " up to " +
-           std::to_string(box.hi(dim)) + ", what is summed");
+       "attribute " + quoted(name) + " does not go from " + std::to_string(box.lo(dim)) +
+           " up to " + std::to_string(box.hi(dim)) + ", what is summed");
   return items;
 }
 

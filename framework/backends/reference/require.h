@@ -43,7 +43,8 @@ class Require {
   std::vector<int64_t> list(std::string_view name);
   // Boundaries of the canonical shards: ascending, from the first to the last example of `box`.
   std::vector<int64_t> cuts(const Box& box);
-  // The same of another dimension that is summed; without the attribute all of the box is one shard.
+  // The same of another dimension that is summed; without the attribute all of the box is one
+  // shard.
   std::vector<int64_t> cuts(std::string_view name, const Box& box, int dim);
 
  private:

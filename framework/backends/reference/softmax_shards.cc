@@ -1,7 +1,7 @@
 // Softmax with cross-entropy over classes that are split: what each canonical shard of the classes
 // knows of an example (largest score, sum of exp(score - largest), the label's score), then all
-// shards together. Sums within a shard run over its classes in ascending order, then as the tree over
-// the shards.
+// shards together. Sums within a shard run over its classes in ascending order, then as the tree
+// over the shards.
 #include <algorithm>
 #include <limits>
 
@@ -176,9 +176,8 @@ KernelResult softmax_metrics(const Binding& binding) {
       return higher;
     };
     for (size_t i = 0; i < top.size(); ++i)
-      metrics(2 + static_cast<int64_t>(i)) = total([&](int64_t n) {
-        return label(n) < classes && ranked(n) < top[i] ? 1.0 : 0.0;
-      });
+      metrics(2 + static_cast<int64_t>(i)) =
+          total([&](int64_t n) { return label(n) < classes && ranked(n) < top[i] ? 1.0 : 0.0; });
   });
 }
 
