@@ -161,8 +161,6 @@ Case bias_case(Op op, Rng& rng, Fill fill, int64_t examples) {
   }
   c.activation("dy", random_array(rng, shape, fill));
   c.attrs.set("cuts", random_cuts(rng, shape[0]));
-  if (rng() % 2) c.attrs.set("row_cuts", canonical_cuts(shape[2]));
-  if (rng() % 2) c.attrs.set("column_cuts", canonical_cuts(shape[3]));
   c.result("db", Shape{shape[1]}, Format::kPlain);
   return c;
 }
@@ -299,20 +297,16 @@ Case conv_case(Op op, const ConvSpec& s, Rng& rng, Fill fill) {
     c.parameter("w", random_array(rng, s.filters(), fill));
     if (rng() % 2) c.parameter("b", random_array(rng, Shape{s.k}, fill));
     c.attrs.set("act", random_act(rng, fill));
-    if (s.groups == 1 && rng() % 2) c.attrs.set("channel_cuts", canonical_cuts(s.c));
     c.result("y", s.y());
     return c;
   }
   c.activation("dy", random_array(rng, s.y(), fill));
   if (op == Op::kConvBwdData) {
-    if (s.groups == 1 && rng() % 2) c.attrs.set("filter_cuts", canonical_cuts(s.k));
     c.parameter("w", random_array(rng, s.filters(), fill));
     c.result("dx", s.x());
     return c;
   }
   c.attrs.set("cuts", random_cuts(rng, s.n));
-  if (rng() % 3 == 0) c.attrs.set("row_cuts", canonical_cuts(s.y()[2]));
-  if (rng() % 3 == 0) c.attrs.set("column_cuts", canonical_cuts(s.y()[3]));
   c.result("dw", s.filters(), Format::kPlain);
   if (rng() % 2) c.result("db", Shape{s.k}, Format::kPlain);
   return c;
@@ -328,10 +322,8 @@ Case fc_case(Op op, const Shape& x, int64_t k, Rng& rng, Fill fill) {
   if (op == Op::kFcFwd) {
     if (rng() % 2) c.parameter("b", random_array(rng, Shape{k}, fill));
     c.attrs.set("act", random_act(rng, fill));
-    if (rng() % 2) c.attrs.set("channel_cuts", canonical_cuts(x[1]));
     c.result("y", y);
   } else if (op == Op::kFcBwdData) {
-    if (rng() % 2) c.attrs.set("filter_cuts", canonical_cuts(k));
     c.result("dx", x);
   } else {
     c.attrs.set("cuts", random_cuts(rng, x[0]));
@@ -390,6 +382,34 @@ std::vector<int64_t> canonical_cuts(int64_t extent) {
   std::vector<int64_t> cuts;
   for (int64_t i = 0; i <= shards; ++i) cuts.push_back(extent * i / shards);
   return cuts;
+}
+
+std::vector<SummedDim> summed_dims(const Case& c) {
+  switch (c.op) {
+    case Op::kConvFwd:
+    case Op::kConvBwdData:
+      if (c.attrs.integer("groups") > 1) return {};
+      return {{c.op == Op::kConvFwd ? "channel_cuts" : "filter_cuts", 0, 1}};
+    case Op::kFcFwd:
+      return {{"channel_cuts", 0, 1}};
+    case Op::kFcBwdData:
+      return {{"filter_cuts", 0, 1}};
+    case Op::kConvBwdWeight:
+      return {{"row_cuts", 1, 2}, {"column_cuts", 1, 3}};
+    case Op::kBiasBwd:
+      return {{"row_cuts", 0, 2}, {"column_cuts", 0, 3}};
+    default:
+      return {};
+  }
+}
+
+Case with_cuts(Case c, Rng& rng) {
+  for (const SummedDim& d : summed_dims(c))
+    if (rng() % 4) {
+      const Box& box = c.in[d.operand].box;
+      c.attrs.set(d.cuts, canonical_cuts(box.hi(d.dim)));
+    }
+  return c;
 }
 
 std::vector<std::vector<int64_t>> random_sub_batches(Rng& rng, int64_t batch, int64_t parts) {
