@@ -46,7 +46,16 @@ class Collector {
     const int64_t id = instr.attrs.integer("id");
     if (id < 0 || id >= static_cast<int64_t>(plan_.exchanges.size())) return;  // exchanges.cc
     const Exchange& e = plan_.exchanges[static_cast<size_t>(id)];
-    if (e.into >= 0) define({Op::kRowsJoin, {}, {}, {e.tensor}, {e.into}, e.layer, d, i});
+    if (e.into < 0) return;
+    const int p = program_.producer[static_cast<size_t>(e.into)];
+    if (p >= 0 && program_.ops[static_cast<size_t>(p)].op == Op::kRowsJoin) {
+      // Several sub-batches may go into one tensor.
+      std::vector<int>& sources = program_.ops[static_cast<size_t>(p)].in;
+      if (std::find(sources.begin(), sources.end(), e.tensor) == sources.end())
+        sources.push_back(e.tensor);
+      return;
+    }
+    define({Op::kRowsJoin, {}, {}, {e.tensor}, {e.into}, e.layer, d, i});
   }
 
   const std::string& name(int tensor) const {
