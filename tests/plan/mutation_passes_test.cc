@@ -142,6 +142,28 @@ TEST(Mutation, SwappedPasses) {
   });
 }
 
+// One pass with another activation, forward and backward.
+TEST(Mutation, PassesComputedOtherwise) {
+  Score score("a pass that computes something else");
+  for_each_plan([&](const Plan& plan) {
+    for (size_t t = 0; t < plan.tensors.size(); ++t) {
+      if (plan.tensors[t].name.find(".pass") == std::string::npos) continue;
+      const auto is_it = [&](const DevicePlan& d, const Operand& o) {
+        return tensor_of(d, o) == static_cast<int>(t);
+      };
+      for (const char* act : {"tanh", "sigmoid", "none"}) {
+        Plan m = plan;
+        for (DevicePlan& d : m.devices)
+          for (Instr& i : d.instrs)
+            if (i.attrs.has("act") &&
+                (is_it(d, i.out[0]) || (i.op == Op::kActBwd && is_it(d, i.in[0]))))
+              i.attrs.set("act", act);
+        if (!(m == plan)) score.take(m, plan.model + " " + plan.tensors[t].name + " " + act);
+      }
+    }
+  });
+}
+
 // Updates of one parameter, and guards, at other places of the step on all devices.
 TEST(Mutation, MovedUpdatesAndGuards) {
   Score score("an update or guard at another time");
