@@ -255,6 +255,7 @@ class Rebatch {
     region_ = &region;
     const auto passes = static_cast<int>(region.rows.size());
     slices_.assign(region.rows.size(), {});
+    joined_.clear();
     std::vector<Node> before, forward, guards, backward, gradients, after;
     for (Node& n : g_.nodes) {
       const bool inside = region.layers.contains(n.layer);
@@ -298,10 +299,18 @@ class Rebatch {
     return period == 0 ? static_cast<int>(region_->rows.size()) : period;
   }
 
+  // Several regions may read one value, each in passes of its own.
+  std::string unique(const std::string& name) {
+    if (names_.insert(name).second) return name;
+    const std::string other = name + "." + g_.layer(*region_->layers.begin()).name;
+    names_.insert(other);
+    return other;
+  }
+
   // A copy of a value for some of the examples, a tensor of its own.
   int sub_batch(int value, const Segments& rows, const std::string& suffix) {
     Value v = g_.value(value);
-    v.name += suffix;
+    v.name = unique(v.name + suffix);
     v.shape.set(0, examples_of(rows));
     v.attrs.set("rows", rows);
     v.joined.clear();
@@ -400,7 +409,7 @@ class Rebatch {
     } else if (g_.value(value).layer < 0 || !region_->layers.contains(g_.value(value).layer)) {
       if (g_.value(value).kind == TensorKind::kInput) return value;  // the host fills it
       Value copy = g_.value(value);
-      copy.name += "@joined";
+      copy.name = unique(copy.name + "@joined");
       copy.tensor = value;
       copy.memory = -1;
       id = g_.add_value(std::move(copy));
@@ -434,8 +443,9 @@ class Rebatch {
   std::vector<schema::Scheme> schemes_;  // per layer
   std::vector<Region> regions_;
   const Region* region_ = nullptr;
-  std::vector<std::map<int, int>> slices_;  // per pass: of a value, the pass's
-  std::map<std::tuple<int, int, int>, int> joined_;
+  std::vector<std::map<int, int>> slices_;           // per pass: of a value, the pass's
+  std::map<std::tuple<int, int, int>, int> joined_;  // in this region
+  std::set<std::string> names_;                      // of the values made here
 };
 
 }  // namespace
