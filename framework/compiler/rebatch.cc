@@ -260,8 +260,8 @@ class Rebatch {
     for (Node& n : g_.nodes) {
       const bool inside = region.layers.contains(n.layer);
       const bool of_parameters = !n.out.empty() && n.out[0].role.kind == RoleKind::kDParam;
-      if (!inside)
-        (n.phase == NodePhase::kForward ? before : after).push_back(std::move(n));
+      if (!inside)  // the passes of another region stay together
+        (n.phase == NodePhase::kForward || n.pass >= 0 ? before : after).push_back(std::move(n));
       else if (n.op == Op::kGuard)
         guards.push_back(std::move(n));
       else if (n.phase == NodePhase::kForward)
