@@ -108,7 +108,8 @@ TEST(Codec, PublishedExamples) {
 TEST(Codec, BytesRoundToTheNearest) {
   for (Wire wire : kBytes)
     for (float size : {1.0f, 3e-39f, 7.3e-6f, 0.4f, 92.25f, 1e7f, 3.4e38f}) {
-      std::vector<float> x = uniform(3000, -size, size, 1);
+      std::vector<float> x = uniform(3000, -1, 1, 1);
+      for (float& v : x) v *= size;
       for (size_t i = 0; i < 1000; ++i)
         x[i] *= std::pow(10.0f, -8.0f * static_cast<float>(i) / 1e3f);
       x.push_back(size);
@@ -219,25 +220,31 @@ TEST(Codec, OnebitSendsTheMeansAndKeepsTheRest) {
                 1e-2);
 }
 
+// Of the elements that are not zero (the generators draw a few zeros, which have no relative
+// error).
 double mean_relative_error(Wire wire, const std::vector<float>& x) {
   const auto y = through(wire, x);
   double sum = 0;
-  for (size_t i = 0; i < x.size(); ++i)
-    sum += std::fabs((static_cast<double>(y[i]) - static_cast<double>(x[i])) /
-                     static_cast<double>(x[i]));
-  return 100 * sum / static_cast<double>(x.size());
+  int64_t count = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (x[i] == 0) continue;
+    const auto exact = static_cast<double>(x[i]);
+    sum += std::fabs((static_cast<double>(y[i]) - exact) / exact);
+    ++count;
+  }
+  return 100 * sum / static_cast<double>(count);
 }
 
 // Percent, with 25 million samples of the mean of |decoded - x| / |x|, computed apart from this
 // code.
 TEST(Codec, MeanRelativeErrors) {
-  std::vector<float> x = uniform(4'000'000, 0, 1, 3);
-  for (float& v : x) v = v == 0 ? 0.5f : v;
+  const std::vector<float> x = uniform(4'000'000, 0, 1, 3);
   EXPECT_NEAR(mean_relative_error(Wire::kU8Tree, x), 0.935, 0.01);
   EXPECT_NEAR(mean_relative_error(Wire::kU8Lin, x), 1.497, 0.01);
   EXPECT_NEAR(mean_relative_error(Wire::kU8Mantissa, x), 4.967, 0.01);
   EXPECT_NEAR(mean_relative_error(Wire::kU8Static, x), 3.342, 0.01);
-  EXPECT_NEAR(mean_relative_error(Wire::kU8Tree, normal(4'000'000, 1, 4)), 1.681, 0.03);
+  // The maximum of normal samples, and the error with it, grows with their number: hence as many.
+  EXPECT_NEAR(mean_relative_error(Wire::kU8Tree, normal(25'000'000, 1, 4)), 1.681, 0.03);
 }
 
 TEST(Codec, EveryInstructionSetGivesTheSameBits) {
