@@ -28,7 +28,7 @@ struct View {
   Box stored;
   Box box;
   int part_k = 0;             // which partial sum it is
-  std::vector<int64_t> rows;  // the tensor's attribute of that name; empty: all of the batch
+  std::vector<int64_t> rows = {};  // the tensor's attribute of that name; empty: all of the batch
 };
 
 // What changes from step to step. Lives in the session; kernels keep a pointer to it.

@@ -1,7 +1,8 @@
 // Offsets from lifetimes. An arena buffer lives from the first instruction that writes it to the
 // last that uses it; a metric lives to the end of the step, where the host reads it. Greedy best
-// fit over four orders of the buffers, the smallest arena wins; the bound is the largest live sum
-// (planning, section 5: greedy reaches it on the usual networks).
+// fit over four orders of the buffers, the smallest arena wins; the bound is the largest live sum.
+// Greedy reaches it on the usual networks; where it does not, the buffer that ends highest is
+// placed earlier, again and again.
 #include <algorithm>
 #include <numeric>
 
@@ -18,6 +19,9 @@ struct Slot {
   int64_t offset = -1;
   int64_t lifetime() const { return end - begin + 1; }
 };
+
+// Placements per order of the buffers.
+constexpr int kTries = 32;
 
 class DeviceMemory {
  public:
@@ -133,11 +137,19 @@ class DeviceMemory {
     for (const Less less : orders) {
       std::vector<Slot> slots = slots_;
       std::stable_sort(slots.begin(), slots.end(), less);
-      const int64_t size = place_in_order(slots);
-      if (!best.empty() && size >= device_.arena_bytes) continue;
-      device_.arena_bytes = size;
-      best = std::move(slots);
-      if (size == device_.arena_bound) break;
+      for (int tries = 0; tries < kTries; ++tries) {
+        const int64_t size = place_in_order(slots);
+        if (best.empty() || size < device_.arena_bytes) {
+          device_.arena_bytes = size;
+          best = slots;
+        }
+        if (device_.arena_bytes == device_.arena_bound || slots.empty()) break;
+        const auto top = std::max_element(
+            slots.begin(), slots.end(),
+            [](const Slot& a, const Slot& b) { return a.offset + a.bytes < b.offset + b.bytes; });
+        std::rotate(slots.begin() + (top - slots.begin()) / 2, top, top + 1);
+      }
+      if (device_.arena_bytes == device_.arena_bound) break;
     }
     if (slots_.empty()) device_.arena_bytes = 0;
     for (const Slot& s : best)

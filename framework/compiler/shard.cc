@@ -122,6 +122,7 @@ void shard(Graph& graph) {
       if (readable_as(value.shape, graph.value(v).layout, want)) return v;
     Node exchange = make_exchange(graph, use.value, want, reader.phase,
                                   edge_of(graph, graph.value(use.value), reader));
+    exchange.pass = reader.pass;
     const int version = exchange.out[0].value;
     versions[use.value].push_back(version);
     if (!input) {

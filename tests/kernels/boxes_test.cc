@@ -494,5 +494,90 @@ TEST(Boxes, Concat) {
         true);
 }
 
+// Parts that do not follow the canonical shards (five filters on three devices): each part's cuts
+// are its ends and the boundaries between them.
+TEST(Boxes, UnevenPartsOfSumsByShards) {
+  for (const Op op : {Op::kConvFwd, Op::kConvBwdData, Op::kConvBwdWeight, Op::kFcFwd,
+                      Op::kFcBwdData, Op::kBiasBwd})
+    expect_whole(
+        op, 990 + static_cast<uint64_t>(op), 24,
+        [](const Case& whole, Rng& rng) {
+          std::vector<Case> shards{whole};
+          for (const SummedDim& d : summed_dims(whole)) {
+            const int64_t extent = whole.in[d.operand].data.shape[d.dim];
+            const int64_t parts = pick(rng, {1, 2, 3, 5});
+            std::vector<Case> finer;
+            for (const Case& shard : shards)
+              for (int64_t i = 0; i < parts; ++i) {
+                const Range own{extent * i / parts, extent * (i + 1) / parts};
+                if (own.lo == own.hi) continue;
+                Case& c = finer.emplace_back(shard);
+                restrict_to(c.in[d.operand], d.dim, own);
+                std::vector<int64_t> cuts{own.lo};
+                for (const int64_t cut : canonical_cuts(extent))
+                  if (cut > own.lo && cut < own.hi) cuts.push_back(cut);
+                cuts.push_back(own.hi);
+                c.attrs.set(d.cuts, cuts);
+              }
+            shards = std::move(finer);
+          }
+          for (size_t i = 1; i < shards.size(); ++i)  // the bias once
+            if (shards[i].in.size() == 3) shards[i].in.resize(2);
+          return shards;
+        },
+        false);
+}
+
+// The gradient of the loss, of the label's class wherever it is held.
+TEST(Boxes, GradientOfTheLossOverRangesOfClasses) {
+  expect_whole(
+      Op::kSoftmaxLossBwd, 998, 20,
+      [](const Case& whole, Rng& rng) {
+        std::vector<Case> shards;
+        for (const Range classes : pieces(rng, whole.out[0].data.shape[1])) {
+          Case& c = shards.emplace_back(whole);
+          restrict_to(c.in[0], 1, classes);
+          restrict_to(c.out[0], 1, classes);
+        }
+        return shards;
+      },
+      true);
+}
+
+// Statistics, then probabilities and ranks of some shards of the classes.
+TEST(Boxes, LossOverRangesOfClasses) {
+  for (const Op op : {Op::kSoftmaxStats, Op::kSoftmaxNorm}) {
+    Rng rng(1000 + static_cast<uint64_t>(op));
+    for (int i = 0; i < 24; ++i) {
+      const Case whole = random_case(op, rng, Fill::kFloats);
+      const std::vector<int64_t> cuts = whole.attrs.list("class_cuts");
+      const int64_t shards = std::ssize(cuts) - 1;
+      for (const Engine& engine : engines()) {
+        const auto want = run(whole, engine);
+        for (const Range held : pieces(rng, shards)) {
+          Case c = whole;
+          c.attrs.set("class_cuts",
+                      std::vector<int64_t>(cuts.begin() + held.lo, cuts.begin() + held.hi + 1));
+          const Range classes{cuts[static_cast<size_t>(held.lo)],
+                              cuts[static_cast<size_t>(held.hi)]};
+          restrict_to(c.in[0], 1, classes);
+          if (op == Op::kSoftmaxStats) {
+            restrict_to(c.out[0], 1, {3 * held.lo, 3 * held.hi});
+          } else {
+            restrict_to(c.out[0], 1, classes);
+            restrict_to(c.out[1], 1, held);
+          }
+          if (i % 2)
+            for (auto* slots : {&c.in, &c.out})
+              for (Slot& slot : *slots) slot.stored = slot.box;
+          const auto got = run(c, engine, 2);
+          for (size_t r = 0; r < got.size(); ++r)
+            expect_equal(got[r], want[r], c.out[r].box, c.str() + " on " + engine.name);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace convnet::kernels

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 
 #include "tests/kernels/specs.h"
 
@@ -20,6 +21,9 @@ bool exact_on_integers(Op op) {
     case Op::kLrnBwd:
     case Op::kSoftmaxLossFwd:
     case Op::kPoolAvgBwd:
+    case Op::kSoftmaxStats:
+    case Op::kSoftmaxNorm:
+    case Op::kSoftmaxMetrics:
       return false;
     default:
       return true;
@@ -35,10 +39,11 @@ TEST(Equality, IntegersGiveTheReferencesBits) {
     if (!exact_on_integers(op)) continue;
     Rng rng(100 + static_cast<uint64_t>(op));
     for (int i = 0; i < cases_of(op); ++i) {
-      const Case c = random_case(op, rng, Fill::kIntegers);
+      Case c = random_case(op, rng, Fill::kIntegers);
+      if (i % 2) c = with_cuts(std::move(c), rng);
       const auto want = run(c, reference(DType::kF32));
       for (const Engine& engine : cpu_engines()) {
-        const auto got = run(c, engine, 1 + i % 2);
+        const auto got = run(c, engine, 1 + i / 2 % 2);
         for (size_t r = 0; r < want.size(); ++r)
           expect_equal(got[r], want[r], c.str() + " on " + engine.name);
       }
@@ -63,6 +68,8 @@ TEST(Equality, LargeLayersOnIntegers) {
   for (const Op op : {Op::kFcFwd, Op::kFcBwdData, Op::kFcBwdWeight})
     for (const int64_t outputs : {10, 530})
       cases.push_back(fc_case(op, Shape{17, 64, 5, 5}, outputs, rng, Fill::kIntegers));
+  for (const size_t i : std::views::iota(size_t{0}, cases.size()))
+    cases.push_back(with_cuts(cases[i], rng));
   for (const Case& c : cases) {
     const auto want = run(c, reference(DType::kF32));
     for (const Engine& engine : cpu_engines())
@@ -220,6 +227,33 @@ TEST(Equality, LocalResponseNormalisation) {
       expect_near(run(bwd, engine)[0], dx, dx_bound, bwd.str() + " on " + engine.name);
     }
   }
+}
+
+// The same bounds for the loss over classes that are cut.
+TEST(Equality, SoftmaxLossByShards) {
+  Rng rng(404);
+  for (int i = 0; i < 30; ++i)
+    for (const Op op : {Op::kSoftmaxStats, Op::kSoftmaxNorm, Op::kSoftmaxMetrics}) {
+      const Case c = random_case(op, rng, Fill::kFloats);
+      const auto want = run(c, reference(DType::kF64));
+      for (const Engine& engine : cpu_engines()) {
+        const auto got = run(c, engine, 2);
+        for (size_t r = 0; r < want.size(); ++r) {
+          Array bound = magnitudes(want[r]);
+          if (op == Op::kSoftmaxMetrics) {
+            bound = Array(want[r].shape, 0);
+            bound.at(0) = want[r].at(1) * (33 + 32) * 2 * kUnit;
+          } else {
+            for (double& v : bound.values) v *= (33 + 16) * kUnit;
+          }
+          Array a = got[r], b = want[r];
+          for (size_t e = 0; e < a.values.size(); ++e)
+            if (std::isinf(b.values[e]) && a.values[e] == b.values[e])  // no label in a shard
+              a.values[e] = b.values[e] = bound.values[e] = 0;
+          expect_near(a, b, bound, c.str() + " on " + engine.name);
+        }
+      }
+    }
 }
 
 TEST(Equality, SoftmaxLoss) {

@@ -148,6 +148,56 @@ Case softmax_case(Op op, Rng& rng, Fill fill, int64_t examples) {
   return c;
 }
 
+Case bias_case(Op op, Rng& rng, Fill fill, int64_t examples) {
+  const Shape shape{batch(rng, examples), channels(rng), between(rng, 1, 9), between(rng, 1, 9)};
+  Case c;
+  c.op = op;
+  if (op == Op::kBiasFwd) {
+    c.activation("z", random_array(rng, shape, fill));
+    if (rng() % 4) c.parameter("b", random_array(rng, Shape{shape[1]}, fill));
+    c.attrs.set("act", random_act(rng, fill));
+    c.result("y", shape).alias = rng() % 2 ? 0 : -1;
+    return c;
+  }
+  c.activation("dy", random_array(rng, shape, fill));
+  c.attrs.set("cuts", random_cuts(rng, shape[0]));
+  c.result("db", Shape{shape[1]}, Format::kPlain);
+  return c;
+}
+
+// The three operations of the loss over classes that are cut, each on what the one before makes.
+Case softmax_shards_case(Op op, Rng& rng, Fill fill, int64_t examples) {
+  const int64_t n = batch(rng, examples), classes = pick(rng, {1, 2, 5, 7, 10, 33});
+  const std::vector<int64_t> cuts = canonical_cuts(classes);
+  const auto shards = static_cast<int64_t>(cuts.size()) - 1;
+  const Shape x{n, classes, 1, 1}, each{n, shards, 1, 1}, three{n, 3 * shards, 1, 1};
+  const Array labels = random_labels(rng, n, classes);
+  Case c;
+  c.op = Op::kSoftmaxStats;
+  c.activation("x", random_array(rng, x, fill));
+  c.label(labels);
+  c.attrs.set("class_cuts", cuts);
+  c.result("stats", three).may_be_nan = true;
+  if (op == Op::kSoftmaxStats) return c;
+  const Array stats = run(c, reference(DType::kF32))[0];
+  c.op = Op::kSoftmaxNorm;
+  c.activation("stats", stats);
+  c.out.clear();
+  c.result("prob", x);
+  c.result("rank", each);
+  if (op == Op::kSoftmaxNorm) return c;
+  const Array rank = run(c, reference(DType::kF32))[1];
+  Case m;
+  m.op = op;
+  m.activation("stats", stats);
+  m.activation("rank", rank);
+  m.label(labels);
+  m.attrs.set("top", std::vector<int64_t>{1, 5}).set("cuts", random_cuts(rng, n));
+  m.attrs.set("classes", classes);
+  m.metrics(4);
+  return m;
+}
+
 Case sum_case(Rng& rng, Fill fill) {
   const Shape shapes[] = {Shape{between(rng, 1, 70)}, Shape{7, between(rng, 1, 40)},
                           Shape{5, 3, between(rng, 1, 5), 3}};
@@ -326,6 +376,42 @@ std::vector<int64_t> random_cuts(Rng& rng, int64_t n) {
   return cuts;
 }
 
+std::vector<int64_t> canonical_cuts(int64_t extent) {
+  int64_t shards = 1;
+  while (shards < 8 && 2 * shards <= extent) shards *= 2;
+  std::vector<int64_t> cuts;
+  for (int64_t i = 0; i <= shards; ++i) cuts.push_back(extent * i / shards);
+  return cuts;
+}
+
+std::vector<SummedDim> summed_dims(const Case& c) {
+  switch (c.op) {
+    case Op::kConvFwd:
+    case Op::kConvBwdData:
+      if (c.attrs.integer("groups") > 1) return {};
+      return {{c.op == Op::kConvFwd ? "channel_cuts" : "filter_cuts", 0, 1}};
+    case Op::kFcFwd:
+      return {{"channel_cuts", 0, 1}};
+    case Op::kFcBwdData:
+      return {{"filter_cuts", 0, 1}};
+    case Op::kConvBwdWeight:
+      return {{"row_cuts", 1, 2}, {"column_cuts", 1, 3}};
+    case Op::kBiasBwd:
+      return {{"row_cuts", 0, 2}, {"column_cuts", 0, 3}};
+    default:
+      return {};
+  }
+}
+
+Case with_cuts(Case c, Rng& rng) {
+  for (const SummedDim& d : summed_dims(c))
+    if (rng() % 4) {
+      const Box& box = c.in[d.operand].box;
+      c.attrs.set(d.cuts, canonical_cuts(box.hi(d.dim)));
+    }
+  return c;
+}
+
 std::vector<std::vector<int64_t>> random_sub_batches(Rng& rng, int64_t batch, int64_t parts) {
   const int64_t blocks = (batch + kLanes - 1) / kLanes;
   CHECK(blocks >= parts);
@@ -399,6 +485,13 @@ Case random_case(Op op, Rng& rng, Fill fill, int64_t n) {
     case Op::kSoftmaxLossFwd:
     case Op::kSoftmaxLossBwd:
       return softmax_case(op, rng, fill, n);
+    case Op::kBiasFwd:
+    case Op::kBiasBwd:
+      return bias_case(op, rng, fill, n);
+    case Op::kSoftmaxStats:
+    case Op::kSoftmaxNorm:
+    case Op::kSoftmaxMetrics:
+      return softmax_shards_case(op, rng, fill, n);
     case Op::kSum:
       return sum_case(rng, fill);
     case Op::kRowsJoin:

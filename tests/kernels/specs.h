@@ -39,6 +39,20 @@ PoolSpec random_pool(Rng& rng, int64_t examples = 0);
 // Boundaries of canonical shards of n examples, some of them empty.
 std::vector<int64_t> random_cuts(Rng& rng, int64_t n);
 
+// Boundaries of the canonical shards of channels, filters, rows, columns or classes (FORMAT.md).
+std::vector<int64_t> canonical_cuts(int64_t extent);
+
+// A dimension but the examples over which an operation sums: the attribute with its shards, and the
+// operand and dimension that they cut.
+struct SummedDim {
+  std::string cuts;
+  size_t operand;
+  int dim;
+};
+std::vector<SummedDim> summed_dims(const Case& c);
+// The same case with canonical shards of some of them.
+Case with_cuts(Case c, Rng& rng);
+
 // Examples of a batch in whole blocks, dealt out to `parts` sub-batches at random, as `rows`; some
 // may go to none, but each part has some.
 std::vector<std::vector<int64_t>> random_sub_batches(Rng& rng, int64_t batch, int64_t parts);

@@ -45,7 +45,7 @@ train: {steps: 1000000000000000, rate: {base: 1, policy: multistep, at: [5, 6]},
   EXPECT_EQ(layer.conv().act(), schema::relu);
   EXPECT_FALSE(layer.conv().bias());
   EXPECT_THAT(layer.devices(), ElementsAre(0, 3));
-  EXPECT_EQ(layer.parallel(), schema::replicate);
+  EXPECT_THAT(layer.parallel(), ElementsAre(schema::replicate));
   EXPECT_EQ(layer.init().normal(), 0.01);
   EXPECT_EQ(layer.decay(), 5e-4);
   EXPECT_EQ(model.layers(1).lrn().alpha(), 0.5f);

@@ -1,8 +1,12 @@
 // Plans damaged on purpose: how many mutants the verifier rejects, a line a class and one for all.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <utility>
@@ -25,7 +29,15 @@ struct Counts {
 // Of all classes that this run has damaged plans by.
 class Total : public ::testing::Environment {
  public:
-  void TearDown() override { all.print("all mutations"); }
+  void TearDown() override {
+    if (all.mutants == 0) return;
+    all.print("all mutations");
+    // tools/test prints this file at its end; each test may be a process of its own.
+    if (const char* path = std::getenv("CONVNET_TEST_REPORT"); path != nullptr)
+      std::ofstream(path, std::ios::app)
+          << fmt::format("damaged plans: {} mutants, {} rejected, {} equivalent, {} survived\n",
+                         all.mutants, all.rejected, all.equivalent, all.missed);
+  }
   static inline Counts all;
 };
 

@@ -9,7 +9,15 @@ struct Conv {
   const char* name;
   int64_t batch, channels, image, filters, kernel, stride, pad;
   int64_t groups = 1;
+  bool cut = false;  // also with sums by shards of channels, filters and rows
 };
+
+// The eight canonical shards of channels, filters or rows, of which there are at least so many.
+std::vector<int64_t> eighths(int64_t extent) {
+  std::vector<int64_t> cuts;
+  for (int64_t i = 0; i <= 8; ++i) cuts.push_back(extent * i / 8);
+  return cuts;
+}
 
 // The eight canonical shards of a batch of whole blocks.
 std::vector<int64_t> shards(int64_t batch) {
@@ -46,6 +54,17 @@ void add_conv(std::vector<Case>& cases, const Conv& c) {
   sum.set("cuts", shards(c.batch));
   cases.push_back(
       {name + ".bwd_weight", Op::kConvBwdWeight, sum, {x, y}, {w, b}, operations, true});
+  if (!c.cut) return;
+  // As plans that split layers have them: sums by canonical shards.
+  Attrs channels = attrs, filters = attrs, rows = sum;
+  channels.set("act", std::string("none")).set("channel_cuts", eighths(c.channels));
+  filters.set("filter_cuts", eighths(c.filters));
+  rows.set("row_cuts", eighths(out));
+  cases.push_back({name + ".fwd.shards", Op::kConvFwd, channels, {x, w}, {y}, operations, true});
+  cases.push_back(
+      {name + ".bwd_data.shards", Op::kConvBwdData, filters, {y, w}, {x}, operations, true});
+  cases.push_back(
+      {name + ".bwd_weight.shards", Op::kConvBwdWeight, rows, {x, y}, {w, b}, operations, true});
 }
 
 void add_fc(std::vector<Case>& cases, const std::string& name, int64_t batch, const Shape& image,
@@ -60,6 +79,12 @@ void add_fc(std::vector<Case>& cases, const std::string& name, int64_t batch, co
   Attrs sum;
   sum.set("cuts", shards(batch));
   cases.push_back({name + ".bwd_weight", Op::kFcBwdWeight, sum, {x, y}, {w, b}, operations, true});
+  Attrs channels, filters;
+  channels.set("act", std::string("none")).set("channel_cuts", eighths(image[0]));
+  filters.set("filter_cuts", eighths(outputs));
+  cases.push_back({name + ".fwd.shards", Op::kFcFwd, channels, {x, w}, {y}, operations, true});
+  cases.push_back(
+      {name + ".bwd_data.shards", Op::kFcBwdData, filters, {y, w}, {x}, operations, true});
 }
 
 void add_pool(std::vector<Case>& cases, const std::string& name, bool maximum, const Shape& image,
@@ -112,8 +137,8 @@ std::vector<Case> all_cases() {
   // AlexNet as in 'One weird trick' (one tower), LeNet as in Caffe, VGG-16 and ResNet-50 layers.
   const Conv convs[] = {
       {"alexnet.conv1", 128, 3, 224, 64, 11, 4, 2},
-      {"alexnet.conv2", 128, 64, 27, 192, 5, 1, 2},
-      {"alexnet.conv3", 128, 192, 13, 384, 3, 1, 1},
+      {"alexnet.conv2", 128, 64, 27, 192, 5, 1, 2, 1, true},
+      {"alexnet.conv3", 128, 192, 13, 384, 3, 1, 1, 1, true},
       {"alexnet.conv4", 128, 384, 13, 256, 3, 1, 1},
       {"alexnet.conv5", 128, 256, 13, 256, 3, 1, 1},
       {"lenet.conv1", 64, 1, 28, 20, 5, 1, 0},
@@ -121,10 +146,10 @@ std::vector<Case> all_cases() {
       {"vgg.conv1_1", 16, 3, 224, 64, 3, 1, 1},
       {"vgg.conv1_2", 16, 64, 224, 64, 3, 1, 1},
       {"vgg.conv2_2", 16, 128, 112, 128, 3, 1, 1},
-      {"vgg.conv4_2", 16, 512, 28, 512, 3, 1, 1},
+      {"vgg.conv4_2", 16, 512, 28, 512, 3, 1, 1, 1, true},
       {"vgg.conv5", 16, 512, 14, 512, 3, 1, 1},
       {"resnet.64_64_3x3", 16, 64, 56, 64, 3, 1, 1},
-      {"resnet.64_256_1x1", 16, 64, 56, 256, 1, 1, 0},
+      {"resnet.64_256_1x1", 16, 64, 56, 256, 1, 1, 0, 1, true},
       {"resnet.256_64_1x1", 16, 256, 56, 64, 1, 1, 0},
       {"resnet.128_128_3x3s2", 16, 128, 56, 128, 3, 2, 1},
       {"resnet.256_1024_1x1", 16, 256, 14, 1024, 1, 1, 0},

@@ -25,11 +25,16 @@ using KernelResult = Result<std::unique_ptr<Kernel>>;
 // One for each operation; fc goes with conv.
 KernelResult bind_mac(const Context& context, const Binding& binding);     // conv.cc
 KernelResult bind_weight(const Context& context, const Binding& binding);  // weight.cc
-KernelResult bind_pool(const Context& context, const Binding& binding);    // channelwise.cc
+KernelResult bind_bias_gradient(const Context& context, const Binding& binding);
+KernelResult bind_pool(const Context& context, const Binding& binding);  // channelwise.cc
 KernelResult bind_lrn(const Context& context, const Binding& binding);
 KernelResult bind_dropout(const Context& context, const Binding& binding);
-KernelResult bind_softmax(const Context& context, const Binding& binding);
+KernelResult bind_softmax(const Context& context, const Binding& binding);  // softmax.cc
+KernelResult bind_softmax_stats(const Context& context, const Binding& binding);
+KernelResult bind_softmax_norm(const Context& context, const Binding& binding);
+KernelResult bind_softmax_metrics(const Context& context, const Binding& binding);
 KernelResult bind_activation(const Context& context, const Binding& binding);  // elementwise.cc
+KernelResult bind_bias(const Context& context, const Binding& binding);
 KernelResult bind_add(const Context& context, const Binding& binding);
 KernelResult bind_concat(const Context& context, const Binding& binding);
 KernelResult bind_rows_join(const Context& context, const Binding& binding);
@@ -71,6 +76,24 @@ std::vector<AxisClass> forward_classes(const ConvAxis& axis, int64_t out_lo, int
                                        int64_t in_lo, int64_t in_hi);
 std::vector<AxisClass> backward_classes(const ConvAxis& axis, int64_t out_lo, int64_t out_hi,
                                         int64_t in_lo, int64_t in_hi);
+
+// A canonical shard, counted from the first index summed, and how many finished sums to its left
+// are added once it is done (the tree of ops.def). Empty shards are left out.
+struct Shard {
+  int64_t lo, hi, merges;
+};
+// Those of `cuts` that lie in [lo, hi), which becomes [0, hi - lo).
+std::vector<Shard> shards_of(const std::vector<int64_t>& cuts, int64_t lo, int64_t hi);
+// How many sums there are at the same time, at most.
+template <typename S>
+int64_t tree_levels(const std::vector<S>& shards) {
+  int64_t depth = 0, levels = 1;
+  for (const S& shard : shards) {
+    levels = std::max(levels, depth + 1);
+    depth += 1 - shard.merges;
+  }
+  return levels;
+}
 
 // Task i of n of [0, count): balanced, in order.
 inline int64_t part_begin(int64_t i, int64_t n, int64_t count) { return i * count / n; }

@@ -1,7 +1,5 @@
-// Pooling, normalisation, dropout and the loss: operations on one channel, row or block at a time.
+// Pooling, normalisation and dropout: operations on one channel, row or block at a time.
 #include <cmath>
-#include <limits>
-#include <optional>
 
 #include "framework/backends/cpu/bind.h"
 #include "framework/base/random.h"
@@ -133,105 +131,6 @@ KernelResult bind_dropout(const Context& context, const Binding& binding) {
     const auto key = random_key(state.seed, purpose, static_cast<uint64_t>(state.step));
     for_each_plane(team, p.y,
                    [&](int64_t block, int64_t channel) { dropout(p, key.data(), block, channel); });
-  });
-}
-
-namespace {
-
-SoftmaxProblem softmax_problem(const View& in, const View& out) {
-  const Tensor4 x = tensor_of(in, out.box), y = tensor_of(out, out.box);
-  SoftmaxProblem p{};
-  p.x = x.data;
-  p.y = y.data;
-  p.x_block = x.block;
-  p.x_channel = x.channel;
-  p.y_block = y.block;
-  p.y_channel = y.channel;
-  p.classes = x.channels;
-  return p;
-}
-
-const int32_t* labels_of(const View& label, const View& out) {
-  return static_cast<const int32_t*>(label.data) + (out.box.lo(0) - label.stored.lo(0));
-}
-
-// Sum over shards lo .. hi-1 of f(first, last example), by the tree of ops.def.
-template <typename F>
-std::optional<double> tree_sum(const std::vector<int64_t>& cuts, size_t lo, size_t hi, const F& f) {
-  if (hi - lo == 1) {
-    if (cuts[lo] == cuts[hi]) return std::nullopt;
-    return f(cuts[lo], cuts[hi]);
-  }
-  const size_t mid = lo + (hi - lo) / 2;
-  const auto left = tree_sum(cuts, lo, mid, f), right = tree_sum(cuts, mid, hi, f);
-  if (left && right) return *left + *right;
-  return left ? left : right;
-}
-
-// Loss and rank of each example, and their sums.
-struct SoftmaxWork {
-  SoftmaxProblem problem;
-  const int32_t* label;
-  double* metrics;
-  std::vector<int64_t> top, cuts;
-  std::vector<float> loss;
-  std::vector<int32_t> rank;
-
-  void sum() const {
-    const auto total = [&](const auto& f) {
-      return tree_sum(cuts, 0, cuts.size() - 1,
-                      [&](int64_t lo, int64_t hi) {
-                        double sum = 0;
-                        for (int64_t n = lo - cuts[0]; n < hi - cuts[0]; ++n)
-                          if (label[n] >= 0) sum += f(static_cast<size_t>(n), label[n]);
-                        return sum;
-                      })
-          .value_or(0.0);
-    };
-    const int64_t classes = problem.classes;
-    metrics[0] = total([&](size_t n, int32_t l) {
-      return l < classes ? double{loss[n]} : std::numeric_limits<double>::infinity();
-    });
-    metrics[1] = total([](size_t, int32_t) { return 1.0; });
-    for (size_t i = 0; i < top.size(); ++i)
-      metrics[2 + i] =
-          total([&](size_t n, int32_t l) { return l < classes && rank[n] < top[i] ? 1.0 : 0.0; });
-  }
-};
-
-}  // namespace
-
-KernelResult bind_softmax(const Context& context, const Binding& binding) {
-  const Attrs& attrs = binding.instr.attrs;
-  const View& out = binding.out[0];
-  const int64_t blocks = ceil_div(out.box.extent(0), kLanes);
-  const int32_t* label = labels_of(binding.in[1], out);
-  ThreadTeam& team = binding.team;
-  if (binding.instr.op == Op::kSoftmaxLossBwd) {
-    if (out.box.empty()) return make_kernel([] {});
-    if (out.box.lo(1) != 0 || out.box.extent(1) != out.shape[1])
-      return Status(Code::kLimit, "the classes are cut");
-    return make_kernel([p = softmax_problem(binding.in[0], out), blocks, label,
-                        factor = static_cast<float>(attrs.real("scale")),
-                        softmax = context.kernels.softmax_bwd, &team] {
-      team.run(blocks,
-               [&](int64_t block, int) { softmax(p, block, label + block * kLanes, factor); });
-    });
-  }
-  auto work = std::make_shared<SoftmaxWork>();
-  if (!out.box.empty()) work->problem = softmax_problem(binding.in[0], out);
-  work->label = label;
-  work->metrics = static_cast<double*>(binding.out[1].data);
-  work->top = attrs.list("top");
-  work->cuts = attrs.list("cuts");
-  work->loss.resize(static_cast<size_t>(blocks * kLanes));
-  work->rank.resize(static_cast<size_t>(blocks * kLanes));
-  return make_kernel([work, blocks, softmax = context.kernels.softmax_fwd, &team] {
-    team.run(blocks, [&](int64_t block, int) {
-      const auto first = static_cast<size_t>(block * kLanes);
-      softmax(work->problem, block, work->label + first, &work->loss[first], &work->rank[first]);
-    });
-    work->sum();
   });
 }
 

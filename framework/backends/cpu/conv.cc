@@ -16,6 +16,8 @@ constexpr int64_t kPanelFloats = 98304;    // a chunk's packed weights in L2: 38
 constexpr int64_t kStripFloats = 131072;   // sums of a strip in L2: 512 KB
 constexpr int64_t kInputFloats = 196608;   // inputs of a strip and chunk in L2: 768 KB
 constexpr int64_t kStripPixels = 192;      // about, so that packing the weights is 1 %
+constexpr int64_t kShardPixels = 96;       // if the input channels are cut into shards
+constexpr int64_t kLevelFloats = 262144;   // all levels of a strip's sums then: 1 MB
 constexpr int64_t kLeastPixels = 48;
 constexpr int64_t kStreamFloats = 1048576;  // 4 MB, twice L2
 constexpr int64_t kTileCycles = 60;         // a tile's sums loaded and stored, and the call
@@ -23,6 +25,8 @@ constexpr int64_t kTileCycles = 60;         // a tile's sums loaded and stored, 
 // A MacProblem with the memory that it points to.
 struct MacWork {
   std::vector<MacGroup> groups;
+  std::vector<std::vector<Shard>> shards;  // of each group's inputs; none: all are one
+  std::vector<MacChunk> chunks;
   std::vector<AxisClass> rows, columns;
   MacProblem problem{};
   std::vector<MacPart> parts;
@@ -151,14 +155,54 @@ Split choose_split(const MacWork& work, int64_t outputs, int64_t inputs, int64_t
   return best;
 }
 
+// Cuts each group's shards into chunks of at most problem.chunk channels.
+void cut_chunks(MacWork& work) {
+  std::vector<size_t> first;
+  for (const std::vector<Shard>& shards : work.shards) {
+    first.push_back(work.chunks.size());
+    int64_t depth = 0;
+    for (const Shard& shard : shards) {
+      const int64_t length = shard.hi - shard.lo;
+      const int64_t count = std::max<int64_t>(1, ceil_div(length, work.problem.chunk));
+      const int64_t step = ceil_div(length, count);
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t lo = std::min(shard.hi, shard.lo + i * step);
+        const int64_t hi = std::min(shard.hi, lo + step);
+        if (lo == hi && length > 0) break;
+        MacChunk chunk{lo, hi - lo, depth, i == 0, 0};
+        if (hi == shard.hi) chunk.merges = static_cast<int32_t>(shard.merges);
+        work.chunks.push_back(chunk);
+      }
+      depth += 1 - shard.merges;
+    }
+  }
+  first.push_back(work.chunks.size());
+  for (size_t g = 0; g < work.groups.size(); ++g) {
+    work.groups[g].chunks = work.chunks.data() + first[g];
+    work.groups[g].chunk_count = static_cast<int64_t>(first[g + 1] - first[g]);
+  }
+}
+
 Result<std::unique_ptr<Kernel>> finish(const Context& context, const Binding& binding,
                                        std::shared_ptr<MacWork> work) {
   MacProblem& p = work->problem;
-  int64_t outputs = 0, inputs = 0;
-  for (const MacGroup& g : work->groups) {
-    outputs = std::max(outputs, g.outputs);
-    inputs = std::max(inputs, g.inputs);
+  int64_t outputs = 0, inputs = 0, longest = 0;
+  bool several = false;
+  p.levels = 1;
+  for (size_t g = 0; g < work->groups.size(); ++g) {
+    const MacGroup& group = work->groups[g];
+    std::vector<Shard>& shards = work->shards[g];
+    outputs = std::max(outputs, group.outputs);
+    inputs = std::max(inputs, group.inputs);
+    // Without inputs one round still writes the biases.
+    if (shards.empty()) shards.push_back({0, group.inputs, 0});
+    for (const Shard& shard : shards) longest = std::max(longest, shard.hi - shard.lo);
+    several |= shards.size() > 1;
+    p.levels = std::max(p.levels, tree_levels(shards));
   }
+  if (p.levels > kMaxMacLevels)
+    return Status(Code::kLimit,
+                  "a tree over shards of channels is deeper than " + std::to_string(kMaxMacLevels));
   if (outputs == 0 || work->blocks == 0 || work->rows.empty() || work->columns.empty())
     return make_kernel([] {});
 
@@ -171,30 +215,39 @@ Result<std::unique_ptr<Kernel>> finish(const Context& context, const Binding& bi
   const int64_t image = work->out_rows * work->out_columns;
   p.strip_blocks = std::clamp<int64_t>(kStripPixels / image, 1, part_blocks);
   choose_tile(context, *work, part_outputs, p.strip_blocks);
-  choose_chunk(*work, part_outputs, inputs);
+  choose_chunk(*work, part_outputs, longest);
+  several |= p.chunk < longest;
+  cut_chunks(*work);
   const int64_t tile = p.tile_outputs;
   p.pack_all = part_outputs * inputs * p.taps <= kPanelFloats;
   const int64_t inputs_a_pixel =
       std::max<int64_t>(1, largest(work->rows).in_step * largest(work->columns).in_step);
-  const int64_t pixels = std::clamp<int64_t>(kInputFloats / (p.chunk * kLanes * inputs_a_pixel),
-                                             kLeastPixels, kStripPixels);
+  const int64_t pixels =
+      std::clamp<int64_t>(kInputFloats / (p.chunk * kLanes * inputs_a_pixel), kLeastPixels,
+                          p.levels > 1 ? kShardPixels : kStripPixels);
   p.strip_blocks = std::clamp<int64_t>(pixels / image, 1, part_blocks);
   p.strip_rows = ceil_div(work->out_rows, std::max<int64_t>(1, image / pixels));
 
   const int64_t strip_pixels = p.strip_blocks * p.strip_rows * work->out_columns;
   int64_t most_outputs = kPanelFloats / (p.chunk * p.taps);
-  if (p.chunk < inputs)
+  if (p.levels > 1) {
+    const int64_t most_sums = kLevelFloats / (strip_pixels * kLanes * p.levels);
+    most_outputs = std::min(most_outputs, most_sums);
+    p.pack_all = p.pack_all && part_outputs <= most_sums;
+  } else if (several) {
     most_outputs = std::min(most_outputs, kStripFloats / (strip_pixels * kLanes));
+  }
   const int64_t out_block = std::max<int64_t>(1, most_outputs / tile) * tile;
   p.out_block = p.pack_all
                     ? part_outputs
                     : round_up(ceil_div(part_outputs, ceil_div(part_outputs, out_block)), tile);
   // Results that no later chunk reads again, and too many for a cache. tanh and sigmoid read them.
-  p.stream = p.chunk >= inputs && p.act <= kActRelu &&
-             work->blocks * outputs * image * kLanes > kStreamFloats;
+  p.stream =
+      !several && p.act <= kActRelu && work->blocks * outputs * image * kLanes > kStreamFloats;
   // Packing writes up to 8 floats beyond the weights.
   p.panel_floats = round_up(p.out_block * (p.pack_all ? inputs : p.chunk) * p.taps + 8, kLanes);
-  const int64_t gathered = p.gather ? p.chunk * p.taps * p.tile_pixels * kLanes : 0;
+  p.gathered_floats = p.gather ? p.chunk * p.taps * p.tile_pixels * kLanes : 0;
+  p.level_floats = strip_pixels * p.out_block * kLanes;
 
   p.groups = work->groups.data();
   p.rows = work->rows.data();
@@ -216,7 +269,8 @@ Result<std::unique_ptr<Kernel>> finish(const Context& context, const Binding& bi
           part.row_hi = part_begin(r + 1, split.rows, work->out_rows);
           if (part.output_lo < part.output_hi) work->parts.push_back(part);
         }
-  CONVNET_RETURN_IF_ERROR(context.scratch->reserve(threads, p.panel_floats + gathered));
+  CONVNET_RETURN_IF_ERROR(context.scratch->reserve(
+      threads, p.panel_floats + p.gathered_floats + (p.levels - 1) * p.level_floats));
   return make_kernel(
       [work, mac = context.kernels.mac, scratch = context.scratch, &team = binding.team] {
         team.run(static_cast<int64_t>(work->parts.size()), [&](int64_t task, int thread) {
@@ -244,6 +298,13 @@ const float* element(const View& w, int64_t k, int64_t c) {
   int64_t tail = 1;
   for (int i = 2; i < s.rank(); ++i) tail *= s.extent(i);
   return static_cast<const float*>(w.data) + ((k - s.lo(0)) * s.extent(1) + (c - s.lo(1))) * tail;
+}
+
+// The boundaries of the shards of what is summed; none: it is one.
+std::vector<int64_t> cuts_of(const Binding& binding, bool forward) {
+  const char* name = forward ? "channel_cuts" : "filter_cuts";
+  const Attrs& attrs = binding.instr.attrs;
+  return attrs.has(name) ? attrs.list(name) : std::vector<int64_t>{};
 }
 
 KernelResult bind_conv(const Context& context, const Binding& binding, bool forward) {
@@ -276,6 +337,9 @@ KernelResult bind_conv(const Context& context, const Binding& binding, bool forw
         conv, y.box.lo(dim), y.box.hi(dim), x.box.lo(dim), x.box.hi(dim));
   }
 
+  const std::vector<int64_t> cuts = cuts_of(binding, forward);
+  p.bias_last = !cuts.empty();
+
   // Forward, filters are outputs and channels are inputs; backward the other way round.
   const View* bias = binding.in.size() == 3 ? &binding.in[2] : nullptr;
   const View& by_filter = forward ? y : x;
@@ -303,6 +367,7 @@ KernelResult bind_conv(const Context& context, const Binding& binding, bool forw
     if (bias != nullptr)
       group.bias = static_cast<const float*>(bias->data) + (k_lo - bias->stored.lo(0));
     work->groups.push_back(group);
+    work->shards.push_back(shards_of(cuts, in_lo, in_lo + group.inputs));
   }
   return finish(context, binding, std::move(work));
 }
@@ -364,6 +429,11 @@ KernelResult bind_fc(const Context& context, const Binding& binding, bool forwar
     group.bias =
         static_cast<const float*>(binding.in[2].data) + (y.box.lo(1) - binding.in[2].stored.lo(0));
   work->groups.push_back(group);
+  std::vector<int64_t> cuts = cuts_of(binding, forward);
+  p.bias_last = !cuts.empty();
+  const int64_t first = forward ? j_lo : k_lo;
+  for (int64_t& cut : cuts) cut *= forward ? image : 1;
+  work->shards.push_back(shards_of(cuts, first, first + group.inputs));
   return finish(context, binding, std::move(work));
 }
 

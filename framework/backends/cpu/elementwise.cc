@@ -1,6 +1,7 @@
-// Activations, sums, concatenation, joined rows and the parameter update: the same element of
-// several operands.
+// Activations, biases, sums, concatenation, joined rows and the parameter update: the same element
+// of several operands.
 #include <array>
+#include <numeric>
 #include <string>
 
 #include "framework/backends/cpu/bind.h"
@@ -117,6 +118,30 @@ KernelResult bind_activation(const Context& context, const Binding& binding) {
   });
 }
 
+KernelResult bind_bias(const Context& context, const Binding& binding) {
+  const View& out = binding.out[0];
+  if (out.box.empty()) return make_kernel([] {});
+  const Tensor4 z = tensor_of(binding.in[0], out.box), y = tensor_of(out, out.box);
+  const float* bias = nullptr;
+  if (binding.in.size() == 2)
+    bias = static_cast<const float*>(binding.in[1].data) +
+           (out.box.lo(1) - binding.in[1].stored.lo(0));
+  return make_kernel([z, y, bias, act = act_of(binding.instr), add = context.kernels.bias_fwd,
+                      copy = context.kernels.act_fwd, &team = binding.team] {
+    team.run(y.blocks * y.channels, [&](int64_t task, int) {
+      const int64_t block = task / y.channels, channel = task % y.channels;
+      const float* from = z.data + block * z.block + channel * z.channel;
+      float* to = y.data + block * y.block + channel * y.channel;
+      for (int64_t row = 0; row < y.rows; ++row, from += z.row, to += y.row) {
+        if (bias != nullptr)
+          add(from, bias[channel], to, y.columns * kLanes, act);
+        else
+          copy(from, to, y.columns * kLanes, act);
+      }
+    });
+  });
+}
+
 KernelResult bind_add(const Context& context, const Binding& binding) {
   if (binding.out[0].box.empty()) return make_kernel([] {});
   CONVNET_ASSIGN_OR_RETURN(Runs runs, runs_of(binding));
@@ -172,24 +197,14 @@ KernelResult bind_rows_join(const Context& context, const Binding& binding) {
   });
 }
 
-namespace {
-
-// How many sums of the tree over terms lo .. hi-1 are complete once a term is there.
-void count_merges(size_t lo, size_t hi, std::vector<int32_t>* merges) {
-  if (hi - lo < 2) return;
-  const size_t mid = lo + (hi - lo) / 2;
-  count_merges(lo, mid, merges);
-  count_merges(mid, hi, merges);
-  ++(*merges)[hi - 1];
-}
-
-}  // namespace
-
 KernelResult bind_sum(const Context& context, const Binding& binding) {
   if (binding.out[0].box.empty()) return make_kernel([] {});
   CONVNET_ASSIGN_OR_RETURN(Runs runs, runs_of(binding));
-  std::vector<int32_t> merges(binding.in.size());
-  count_merges(0, merges.size(), &merges);
+  std::vector<int64_t> terms(binding.in.size() + 1);
+  std::iota(terms.begin(), terms.end(), 0);
+  std::vector<int32_t> merges;
+  for (const Shard& term : shards_of(terms, 0, terms.back()))
+    merges.push_back(static_cast<int32_t>(term.merges));
   return make_kernel([runs, merges, sum = context.kernels.sum, &team = binding.team] {
     runs.for_each(team, [&](float* const* at, int64_t n) {
       sum(at + 1, merges.data(), std::ssize(merges), at[0], n);

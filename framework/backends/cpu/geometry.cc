@@ -22,7 +22,30 @@ void append(std::vector<AxisClass>& classes, size_t first, const AxisClass& pixe
   classes.push_back(pixel);
 }
 
+// Shards first .. last-1; returns whether any of them has something.
+bool add_shards(const std::vector<int64_t>& cuts, size_t first, size_t last,
+                std::vector<Shard>& shards) {
+  if (last - first == 1) {
+    if (cuts[first] == cuts[last]) return false;
+    shards.push_back({cuts[first], cuts[last], 0});
+    return true;
+  }
+  const size_t mid = first + (last - first) / 2;
+  const bool left = add_shards(cuts, first, mid, shards);
+  const bool right = add_shards(cuts, mid, last, shards);
+  if (left && right) ++shards.back().merges;
+  return left || right;
+}
+
 }  // namespace
+
+std::vector<Shard> shards_of(const std::vector<int64_t>& cuts, int64_t lo, int64_t hi) {
+  std::vector<int64_t> inside;
+  for (const int64_t cut : cuts) inside.push_back(std::clamp(cut, lo, std::max(lo, hi)) - lo);
+  std::vector<Shard> shards;
+  if (inside.size() >= 2) add_shards(inside, 0, inside.size() - 1, shards);
+  return shards;
+}
 
 int32_t act_of(const Instr& instr) {
   const std::string& word = instr.attrs.word("act");

@@ -31,6 +31,16 @@ struct AxisClass {
   int64_t in_tap;
 };
 
+// Input channels [input, input + inputs) at a time: all of a canonical shard, or some.
+struct MacChunk {
+  int64_t input, inputs;
+  int64_t level;   // where the shard's sums stand meanwhile: 0: in y, else in scratch memory
+  int32_t begin;   // it is the first of its shard
+  int32_t merges;  // how many finished sums of the levels below are added once it is done
+};
+
+constexpr int kMaxMacLevels = 8;  // of the tree over shards: enough for 128
+
 // Channels that see each other.
 struct MacGroup {
   const float* x;     // first input channel, at the box's first row and column
@@ -38,10 +48,12 @@ struct MacGroup {
   const float* w;     // weight of the first output and input, tap (0, 0)
   const float* bias;  // of the first output, or null
   int64_t outputs, inputs;
+  const MacChunk* chunks;  // one at least, in order
+  int64_t chunk_count;
 };
 
 // y[o](pixel) = act(bias[o] + sum over inputs i, tap rows r, tap columns s, in this order, of
-// w[o][i][r][s] * x[i](pixel's tap)).
+// w[o][i][r][s] * x[i](pixel's tap)), or with shards act(tree over the shards' sums + bias[o]).
 struct MacProblem {
   const MacGroup* groups;
   int64_t x_block, x_channel, x_row, x_columns;
@@ -51,14 +63,17 @@ struct MacProblem {
   const AxisClass *rows, *columns;
   int64_t row_classes, column_classes;
   int32_t act;
+  int32_t bias_last;  // the bias is added to the sum, instead of the sum to it
+  int64_t levels;     // of sums, that in y included
   // Blocking, free as far as results go; see mac.cc.
   int32_t tile_outputs, tile_pixels;
   int32_t gather;    // copy a tile's inputs side by side first
   int32_t stream;    // store results past the caches
   int32_t pack_all;  // pack all weights of a part once; it is one block of outputs
-  int64_t chunk;     // input channels at a time
+  int64_t chunk;     // most input channels of a chunk
   int64_t out_block, strip_rows, strip_blocks;
-  int64_t panel_floats;  // start of the gathered inputs in the scratch memory
+  // Scratch memory: packed weights, gathered inputs, levels of sums.
+  int64_t panel_floats, gathered_floats, level_floats;
 };
 
 // A thread's part of it.
@@ -78,10 +93,10 @@ struct Tap {
   int64_t alike;  // taps from this one on that have the same pixels
 };
 
-// A canonical shard: blocks, and how many finished sums to the left are added once it is done (the
-// tree of ops.def).
+// A canonical shard: blocks, rows and columns of dy, and how many finished sums to the left are
+// added once it is done (the tree of ops.def).
 struct ShardLeaf {
-  int64_t block_lo, block_hi;
+  int64_t block_lo, block_hi, row_lo, row_hi, column_lo, column_hi;
   int64_t merges;
 };
 
@@ -102,7 +117,9 @@ struct WeightProblem {
   const Tap* taps;  // all elements of a filter, those with the same pixels next to each other ...
   int64_t tap_count;
   const ShardLeaf* leaves;
-  int64_t leaf_count, levels;  // levels: sums that wait at the same time, at most
+  int64_t leaf_count;
+  int32_t planes;  // the shards are of blocks only: each has all rows and columns
+  int64_t levels;  // sums that wait at the same time, at most
   // Blocking, free as far as results go; see weight_gradient.cc.
   int32_t stream;     // store dw past the caches
   int32_t keep;       // transpose all of dy once instead of strip by strip
@@ -155,6 +172,20 @@ struct SoftmaxProblem {
   const float* x;
   float* y;
   int64_t x_block, x_channel, y_block, y_channel, classes;
+  int64_t first;  // the first of the classes
+};
+
+// Softmax by canonical shards of the classes; stats: of a shard the largest score, the sum of
+// exp(score - largest), and the label's score or -infinity. p: y is prob (or unused).
+struct SoftmaxShards {
+  SoftmaxProblem p;
+  const int64_t* cuts;  // of the classes [0, p.classes), the ends included
+  int64_t shards, first_shard;
+  float* stats;  // of shard 0 of all
+  int64_t stats_block, stats_channel, all_shards;
+  const int32_t* merges;  // of the tree over all shards
+  float* rank;            // of shard first_shard
+  int64_t rank_block, rank_channel;
 };
 
 struct CpuKernels {
@@ -181,6 +212,7 @@ struct CpuKernels {
 
   // Arrays of n floats.
   void (*act_fwd)(const float* x, float* y, int64_t n, int32_t act);
+  void (*bias_fwd)(const float* z, float bias, float* y, int64_t n, int32_t act);
   void (*act_bwd)(const float* y, const float* dy, float* dx, int64_t n, int32_t act);
   void (*add)(const float* const* x, int64_t terms, float* y, int64_t n, int32_t act);
   // The balanced tree over the terms; after term i the last merges[i] sums are added up.
@@ -194,6 +226,10 @@ struct CpuKernels {
                       float* loss, int32_t* rank);
   void (*softmax_bwd)(const SoftmaxProblem& problem, int64_t block, const int32_t* label,
                       float factor);
+  void (*softmax_stats)(const SoftmaxShards& problem, int64_t block, const int32_t* label);
+  void (*softmax_norm)(const SoftmaxShards& problem, int64_t block, const int32_t* label);
+  // As softmax_fwd, from the statistics and ranks of all shards.
+  void (*softmax_loss)(const SoftmaxShards& problem, int64_t block, float* loss, int32_t* rank);
   // Register-only multiply-adds, for the machine's peak: the number of floating-point operations.
   int64_t (*peak)(int64_t iterations, float* sink);
 };

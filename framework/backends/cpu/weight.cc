@@ -30,35 +30,30 @@ struct WeightWork {
   std::vector<WeightPart> parts;
 };
 
-// The tree over shards lo .. hi-1 as the order in which finished shards are added up. Returns
-// whether any of them has examples.
-bool add_leaves(const std::vector<int64_t>& cuts, size_t lo, size_t hi,
-                std::vector<ShardLeaf>& leaves) {
-  if (hi - lo == 1) {
-    if (cuts[lo] == cuts[hi]) return false;
-    leaves.push_back({(cuts[lo] - cuts[0]) / kLanes, ceil_div(cuts[hi] - cuts[0], kLanes), 0});
-    return true;
-  }
-  const size_t mid = lo + (hi - lo) / 2;
-  const bool left = add_leaves(cuts, lo, mid, leaves);
-  const bool right = add_leaves(cuts, mid, hi, leaves);
-  if (left && right) ++leaves.back().merges;
-  return left || right;
-}
-
-Status set_shards(WeightWork& work, const std::vector<int64_t>& cuts) {
+// The tree over shards of rows of the trees over shards of columns of the trees over shards of
+// examples, as the order in which finished shards are added up.
+Status set_shards(WeightWork& work, const Attrs& attrs, const Box& dy) {
+  const std::vector<int64_t>& cuts = attrs.list("cuts");
   for (size_t i = 0; i + 1 < cuts.size(); ++i)
     if (cuts[i] % kLanes != 0 && cuts[i] != cuts.back())
       return Status(Code::kLimit, "a canonical shard begins at example " + std::to_string(cuts[i]) +
                                       ", not at a multiple of " + std::to_string(kLanes));
-  add_leaves(cuts, 0, cuts.size() - 1, work.leaves);
-  WeightProblem& p = work.problem;
-  int64_t depth = 0;
-  p.levels = 1;
-  for (const ShardLeaf& leaf : work.leaves) {
-    p.levels = std::max(p.levels, depth + 1);
-    depth += 1 - leaf.merges;
-  }
+  const auto shards = [&](const char* name, int dim) {
+    const std::vector<int64_t> all{dy.lo(dim), dy.hi(dim)};
+    return shards_of(attrs.has(name) ? attrs.list(name) : all, dy.lo(dim), dy.hi(dim));
+  };
+  const std::vector<Shard> rows = shards("row_cuts", 2), columns = shards("column_cuts", 3);
+  const std::vector<Shard> examples = shards("cuts", 0);
+  for (const Shard& r : rows)
+    for (const Shard& c : columns)
+      for (const Shard& n : examples) {
+        ShardLeaf leaf{n.lo / kLanes, ceil_div(n.hi, kLanes), r.lo, r.hi, c.lo, c.hi, n.merges};
+        if (&n == &examples.back()) leaf.merges += c.merges;
+        if (&n == &examples.back() && &c == &columns.back()) leaf.merges += r.merges;
+        work.leaves.push_back(leaf);
+      }
+  work.problem.planes = rows.size() == 1 && columns.size() == 1;
+  work.problem.levels = tree_levels(work.leaves);
   return Status();
 }
 
@@ -133,10 +128,15 @@ int64_t choose_blocking(const Context& context, WeightWork& work, int64_t filter
 
   // A strip: columns of a row, or whole rows, or whole images, or whole shards.
   const int64_t most = kStripFloats / transposed;
-  p.strip_columns = ceil_div(p.columns, ceil_div(p.columns, most));
-  p.strip_rows = p.strip_columns < p.columns ? 1 : std::clamp<int64_t>(most / p.columns, 1, p.rows);
+  int64_t rows = 1, columns = 1;  // of the largest shards
+  for (const ShardLeaf& leaf : work.leaves) {
+    rows = std::max(rows, leaf.row_hi - leaf.row_lo);
+    columns = std::max(columns, leaf.column_hi - leaf.column_lo);
+  }
+  p.strip_columns = ceil_div(columns, ceil_div(columns, most));
+  p.strip_rows = p.strip_columns < columns ? 1 : std::clamp<int64_t>(most / columns, 1, rows);
   p.strip_blocks =
-      p.strip_rows < p.rows ? 1 : std::clamp<int64_t>(most / (p.rows * p.columns), 1, p.blocks);
+      p.strip_rows < rows ? 1 : std::clamp<int64_t>(most / (rows * columns), 1, p.blocks);
   return tile;
 }
 
@@ -191,9 +191,10 @@ KernelResult finish(const Context& context, const Binding& binding,
     elements += g.filters * p.tap_count;
   }
   p.stream = elements > kStreamFloats;
-  if (filters == 0 || p.tap_count == 0) return make_kernel([] {});
+  const bool bias = work->groups.empty() || work->groups[0].db != nullptr;
+  if (filters == 0 || (p.tap_count == 0 && !bias)) return make_kernel([] {});
 
-  const bool dot = group_filters < kVectorFilters;
+  const bool dot = group_filters < kVectorFilters || p.tap_count == 0;
   int64_t channel_group = 1;  // taps of a tile
   int64_t floats = 0;
   if (dot) {
@@ -209,7 +210,6 @@ KernelResult finish(const Context& context, const Binding& binding,
   }
   arrange_taps(*work, channel_group);
   p.taps = work->taps.data();
-  const bool bias = work->groups[0].db != nullptr;
   if (!bias)
     for (WeightPart& part : work->parts) part.bias = 0;
   CONVNET_RETURN_IF_ERROR(context.scratch->reserve(threads, floats));
@@ -235,7 +235,7 @@ KernelResult bind_weight(const Context& context, const Binding& binding) {
 
   auto work = std::make_shared<WeightWork>();
   WeightProblem& p = work->problem;
-  CONVNET_RETURN_IF_ERROR(set_shards(*work, attrs.list("cuts")));
+  CONVNET_RETURN_IF_ERROR(set_shards(*work, attrs, dy.box));
   const Tensor4 from = tensor_of(x, dy), gradient = tensor_of(dy, dy);
   p.blocks = gradient.blocks;
   p.last_lanes = dy.box.extent(0) - (p.blocks - 1) * kLanes;
@@ -317,6 +317,28 @@ KernelResult bind_weight(const Context& context, const Binding& binding) {
     work->groups.push_back(group);
   }
   return finish(context, binding, std::move(work), filters);
+}
+
+KernelResult bind_bias_gradient(const Context& context, const Binding& binding) {
+  const View& dy = binding.in[0];
+  const View& db = binding.out[0];
+  auto work = std::make_shared<WeightWork>();
+  WeightProblem& p = work->problem;
+  CONVNET_RETURN_IF_ERROR(set_shards(*work, binding.instr.attrs, dy.box));
+  const Tensor4 gradient = tensor_of(dy, dy.box);
+  p.blocks = gradient.blocks;
+  p.last_lanes = dy.box.extent(0) - (p.blocks - 1) * kLanes;
+  p.rows = gradient.rows;
+  p.columns = gradient.columns;
+  p.dy_block = gradient.block;
+  p.dy_channel = gradient.channel;
+  p.dy_row = gradient.row;
+  WeightGroup group{};
+  group.dy = gradient.data + (db.box.lo(0) - dy.box.lo(1)) * gradient.channel;
+  group.db = static_cast<float*>(db.data) + (db.box.lo(0) - db.stored.lo(0));
+  group.filters = db.box.extent(0);
+  work->groups.push_back(group);
+  return finish(context, binding, std::move(work), group.filters);
 }
 
 }  // namespace convnet::cpu

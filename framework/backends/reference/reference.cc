@@ -67,7 +67,9 @@ class ReferenceBackend final : public Backend {
   void free_memory(void* memory, int64_t) override { std::free(memory); }
 
   Result<std::unique_ptr<Kernel>> bind(const Binding& binding) override {
-    const std::vector<View>& first = binding.out.empty() ? binding.in : binding.out;
+    // Metrics are f64 whatever they are made from.
+    const bool of_operands = binding.out.empty() || binding.instr.op == Op::kSoftmaxMetrics;
+    const std::vector<View>& first = of_operands ? binding.in : binding.out;
     const DType dtype = first.empty() ? DType::kF32 : first[0].dtype;
     for (const Entry& entry : kEntries)
       if (entry.op == binding.instr.op)

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "framework/plan/names.h"
+#include "framework/plan/rows.h"
 #include "framework/plan/verify/box_set.h"
 #include "framework/plan/verify/faults.h"
 
@@ -16,8 +17,9 @@ using Kind = Exchange::Kind;
 
 class ExchangeCheck {
  public:
-  ExchangeCheck(const Plan& plan, int id, Faults& faults)
-      : plan_(plan), e_(plan.exchanges[static_cast<size_t>(id)]), id_(id), faults_(faults) {}
+  // `e`: with the boxes of both sides in one numbering of rows.
+  ExchangeCheck(const Plan& plan, const Exchange& e, int id, Faults& faults)
+      : plan_(plan), e_(e), id_(id), faults_(faults) {}
 
   void run() {
     if (!sums() || !cover()) return;
@@ -273,21 +275,21 @@ class IssueCheck {
     }
     const auto m = static_cast<size_t>(member - e.group.begin());
     const Instr& instr = plan_.devices[static_cast<size_t>(d)].instrs[static_cast<size_t>(i)];
-    view(d, i, e, "operand", instr.in, e.from[m]);
-    view(d, i, e, "result", instr.out, e.to[m]);
+    view(d, i, e.tensor, "operand", instr.in, e.from[m]);
+    view(d, i, e.target(), "result", instr.out, e.to[m]);
   }
 
-  void view(int d, int i, const Exchange& e, const char* what, const std::vector<Operand>& list,
+  void view(int d, int i, int tensor, const char* what, const std::vector<Operand>& list,
             const Part& part) {
     const DevicePlan& device = plan_.devices[static_cast<size_t>(d)];
     const bool nothing = list[0].box.empty();
     const Buffer& b = buffer_of(device, list[0]);
-    if (b.tensor != e.tensor) {
+    if (b.tensor != tensor) {
       faults_.in_instr(d, i, "exchange-view",
                        fmt::format("its {} {} is of the tensor '{}', the table says '{}'", what,
                                    operand_name(device, list[0]),
                                    plan_.tensors[static_cast<size_t>(b.tensor)].name,
-                                   plan_.tensors[static_cast<size_t>(e.tensor)].name));
+                                   plan_.tensors[static_cast<size_t>(tensor)].name));
       return;
     }
     if (part.box.empty() && nothing) return;
@@ -359,8 +361,16 @@ class IssueCheck {
 }  // namespace
 
 void check_exchanges(const Plan& plan, Faults& faults) {
-  for (size_t id = 0; id < plan.exchanges.size(); ++id)
-    ExchangeCheck(plan, static_cast<int>(id), faults).run();
+  for (size_t id = 0; id < plan.exchanges.size(); ++id) {
+    const Exchange& e = plan.exchanges[id];
+    const auto judged = in_common_rows(e, plan.tensors[static_cast<size_t>(e.tensor)],
+                                       plan.tensors[static_cast<size_t>(e.target())]);
+    if (judged)
+      ExchangeCheck(plan, *judged, static_cast<int>(id), faults).run();
+    else
+      faults.in_exchange(static_cast<int>(id), "into",
+                         "has a box whose rows are not one range in the rows of the other side");
+  }
   IssueCheck(plan, faults).run();
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 namespace convnet {
 
 std::string PlanFault::str() const {
@@ -48,6 +49,12 @@ std::vector<int64_t> expected_shards(int64_t extent) {
   while (count > extent) count /= 2;
   std::vector<int64_t> bounds;
   for (int64_t i = 0; i <= count; ++i) bounds.push_back(extent * i / count);
+  return bounds;
+}
+
+std::vector<int64_t> expected_batch_shards(int64_t examples) {
+  std::vector<int64_t> bounds = expected_shards((examples + kLanes - 1) / kLanes);
+  for (int64_t& b : bounds) b = std::min(examples, b * kLanes);
   return bounds;
 }
 

@@ -40,6 +40,8 @@ inline const Tensor& tensor_of(const Plan& plan, const DevicePlan& device, const
 // Boundaries of the canonical shards of a number of channels, rows, columns or classes: the largest
 // power of two of shards, at most 8 and at most `extent`. (The batch's are in the plan.)
 std::vector<int64_t> expected_shards(int64_t extent);
+// The same of a batch of `examples`, in whole blocks: those of a sub-batch.
+std::vector<int64_t> expected_batch_shards(int64_t examples);
 
 // "'%conv1.w[0:10,0:1]'".
 std::string operand_name(const DevicePlan& device, const Operand& operand);

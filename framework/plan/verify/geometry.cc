@@ -6,6 +6,10 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
+
+#include "framework/plan/rows.h"
+#include "framework/plan/verify/box_set.h"
 
 namespace convnet {
 namespace {
@@ -38,10 +42,12 @@ class Geometry : InstrGeometry {
 
   void run() {
     partial_operands();
+    one_sub_batch();
     switch (instr_.op) {
       case Op::kRowsJoin:
+        return rows_join();
       case Op::kSum:
-        return;
+        return sum();
       case Op::kConvFwd:
         return conv_forward();
       case Op::kConvBwdData:
@@ -95,7 +101,7 @@ class Geometry : InstrGeometry {
  private:
   // Only sums pass partial sums on, and only some operations make them.
   void partial_operands() {
-    if (instr_.op == Op::kExchange) return;
+    if (instr_.op == Op::kExchange || instr_.op == Op::kSum) return;
     const bool linear = instr_.op == Op::kAdd && instr_.attrs.word("act") == "none";
     for (const Operand& o : instr_.in) {
       const Part& p = part(o);
@@ -427,6 +433,70 @@ class Geometry : InstrGeometry {
       }
     }
     agree("the number of channels of the parts", first, shape(joined)[1]);
+  }
+
+  // Rows of one number stand for one example in all operands and results.
+  void one_sub_batch() {
+    if (instr_.op == Op::kExchange || instr_.op == Op::kRowsJoin) return;
+    const Operand* first = nullptr;
+    for (const auto* list : {&instr_.in, &instr_.out})
+      for (const Operand& o : *list) {
+        const Tensor& t = tensor_of(plan_, device_, o);
+        if (t.format != Format::kBlocked) continue;
+        if (first == nullptr) first = &o;
+        if (rows_of(t) != rows_of(tensor_of(plan_, device_, *first)))
+          fault("rows",
+                fmt::format("{} and {} stand for different examples", name(*first), name(o)));
+      }
+    if (instr_.op != Op::kDropoutFwd && instr_.op != Op::kDropoutBwd) return;
+    const std::vector<int64_t> own =
+        instr_.attrs.has("rows") ? instr_.attrs.list("rows") : std::vector<int64_t>();
+    if (own != rows_of(tensor_of(plan_, device_, out(0))))
+      fault("rows", fmt::format("'rows' are not those of {}", name(out(0))));
+  }
+
+  // Each row of the result is that of exactly one operand.
+  void rows_join() {
+    const Operand& y = out(0);
+    const RowMap map = row_map(tensor_of(plan_, device_, y));
+    BoxSet found;
+    int64_t count = 0;
+    for (const Operand& o : instr_.in) {
+      for (int dim = 1; dim < shape(y).rank(); ++dim) {
+        if (!agree(kActivationDims[dim], shape(o)[dim], shape(y)[dim])) return;
+        equals(o, dim, range(y, dim), kActivationDims[dim]);
+      }
+      for (const RowRun& run :
+           common_rows(row_map(tensor_of(plan_, device_, o)), o.box.lo(0), o.box.hi(0), map)) {
+        Box rows = y.box;
+        rows.set(0, std::max(run.to, y.box.lo(0)), std::min(run.to + run.count, y.box.hi(0)));
+        if (rows.lo(0) >= rows.hi(0)) continue;
+        count += rows.count();
+        found.add(rows);
+      }
+    }
+    const auto missing = found.missing(y.box);
+    if (!missing.empty())
+      fault("coverage", fmt::format("no operand holds {} of {}", missing.front().str(), name(y)));
+    else if (count != y.box.count())
+      fault("coverage", fmt::format("operands hold some rows of {} twice", name(y)));
+  }
+
+  // Partial sums k, k + 1, ... of one kind, k a multiple of their number.
+  void sum() {
+    const auto n = static_cast<int>(instr_.in.size());
+    const Part& s = part(out(0));
+    for (int i = 0; i < n; ++i) {
+      const Operand& o = in(static_cast<size_t>(i));
+      if (!same_shape(o, out(0))) return;
+      same_box(o, out(0));
+      if (buffer_of(device_, o).tensor != buffer_of(device_, out(0)).tensor)
+        fault("partial", fmt::format("{} is no part of the tensor of {}", name(o), name(out(0))));
+      const Part& p = part(o);
+      if (p.of != s.of * n || p.k != s.k * n + i)
+        fault("partial", fmt::format("{} holds partial sum {} of {}, must hold {} of {}", name(o),
+                                     p.k, p.of, s.k * n + i, s.of * n));
+    }
   }
 
   void update() {

@@ -361,6 +361,10 @@ class Gradients {
   void update(const LogicalOp& op) {
     const int dw = op.in[0], w = op.in[1];
     is_used_[at(dw)] = true;
+    // The losses' scales are over the whole batch, as is a complete gradient.
+    if (op.attrs.has("scale") && op.attrs.real("scale") != 1)
+      fault(op, "update-scale",
+            fmt::format("scales the gradient of the whole batch by {}", op.attrs.real("scale")));
     for (const Reading& r : readings_[at(dw)])
       if (r.tensor == w && complete(r)) return;
     fault(op, "gradient",

@@ -29,7 +29,8 @@ class Collector {
   void instr(int d, int i) {
     const DevicePlan& device = plan_.devices[static_cast<size_t>(d)];
     const Instr& instr = device.instrs[static_cast<size_t>(i)];
-    if (instr.op == Op::kExchange || instr.op == Op::kGuard) return;
+    if (instr.op == Op::kGuard || instr.op == Op::kSum) return;  // of parts of one tensor
+    if (instr.op == Op::kExchange) return moved(d, i);
     LogicalOp op{instr.op, {}, {}, {}, {}, instr.layer, d, i};
     for (const auto& [name, value] : instr.attrs.all())
       name.ends_with("cuts") ? op.cuts.push_back(name) : void(op.attrs.set(name, value));
@@ -37,6 +38,24 @@ class Collector {
     for (const Operand& o : instr.in) op.in.push_back(buffer_of(device, o).tensor);
     for (const Operand& o : instr.out) op.out.push_back(buffer_of(device, o).tensor);
     instr.op == Op::kUpdateSgd ? update(op) : define(op);
+  }
+
+  // An exchange into another tensor makes that of the rows of its own.
+  void moved(int d, int i) {
+    const Instr& instr = plan_.devices[static_cast<size_t>(d)].instrs[static_cast<size_t>(i)];
+    const int64_t id = instr.attrs.integer("id");
+    if (id < 0 || id >= static_cast<int64_t>(plan_.exchanges.size())) return;  // exchanges.cc
+    const Exchange& e = plan_.exchanges[static_cast<size_t>(id)];
+    if (e.into < 0) return;
+    const int p = program_.producer[static_cast<size_t>(e.into)];
+    if (p >= 0 && program_.ops[static_cast<size_t>(p)].op == Op::kRowsJoin) {
+      // Several sub-batches may go into one tensor.
+      std::vector<int>& sources = program_.ops[static_cast<size_t>(p)].in;
+      if (std::find(sources.begin(), sources.end(), e.tensor) == sources.end())
+        sources.push_back(e.tensor);
+      return;
+    }
+    define({Op::kRowsJoin, {}, {}, {e.tensor}, {e.into}, e.layer, d, i});
   }
 
   const std::string& name(int tensor) const {

@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "framework/plan/names.h"
+#include "framework/plan/rows.h"
 #include "framework/plan/verify/faults.h"
 
 namespace convnet {
@@ -217,9 +218,10 @@ class Structure {
                           format_name(format)));
       if (rank > 0 && t.shape.rank() != rank)
         fault(fmt::format("has {} dimensions, a tensor of this kind has {}", t.shape.rank(), rank));
-      if (format == Format::kBlocked && t.shape[0] != plan_.batch)
+      if (format == Format::kBlocked && !t.attrs.has("rows") && t.shape[0] != plan_.batch)
         fault(fmt::format("has {} examples, the batch is {}", t.shape[0], plan_.batch));
     };
+    sub_batch(t, fault);
     switch (t.kind) {
       case TensorKind::kInput: {
         const auto* input = find<std::string>(t, "input");
@@ -267,6 +269,18 @@ class Structure {
   }
 
   template <typename Fault>
+  void sub_batch(const Tensor& t, const Fault& fault) const {
+    if (!t.attrs.has("rows")) return;
+    const auto* rows = find<std::vector<int64_t>>(t, "rows");
+    if (t.format != Format::kBlocked)
+      fault("has 'rows', which only activations and inputs have");
+    else if (rows == nullptr)
+      fault("must have a list as 'rows'");
+    else if (const std::string bad = rows_fault(*rows, t.shape[0], plan_.batch); !bad.empty())
+      fault(fmt::format("'rows' {}", bad));
+  }
+
+  template <typename Fault>
   static void init(const Tensor& t, const Fault& fault) {
     const auto* word = find<std::string>(t, "init");
     const bool good = word != nullptr && (*word == "constant"  ? real(t, "value").has_value()
@@ -304,6 +318,8 @@ class Structure {
       faults_.in_exchange(id, "index",
                           fmt::format("names layer {} of {}", e.layer, plan_.layers.size()));
     const Tensor& t = plan_.tensors[static_cast<size_t>(e.tensor)];
+    if (e.into >= 0 && !into(id, e, t)) return;
+    const Tensor& target = plan_.tensors[static_cast<size_t>(e.target())];
     if (e.from.size() != e.group.size() || e.to.size() != e.group.size()) {
       faults_.in_exchange(id, "group",
                           fmt::format("has {} members but {} sources and {} destinations",
@@ -321,10 +337,30 @@ class Structure {
     }
     for (size_t m = 0; m < e.group.size(); ++m)
       for (const Part* p : {&e.from[m], &e.to[m]}) {
-        const std::string bad = wrong_part(t, *p);
+        const std::string bad = wrong_part(p == &e.to[m] ? target : t, *p);
         if (!bad.empty())
           faults_.in_exchange(id, "part", fmt::format("at device {}: {}", e.group[m], bad));
       }
+  }
+
+  // The other tensor is the same but for its rows.
+  bool into(int id, const Exchange& e, const Tensor& t) {
+    if (!has_tensor(e.into)) {
+      faults_.in_exchange(id, "index",
+                          fmt::format("moves into tensor {} of {}", e.into, plan_.tensors.size()));
+      return false;
+    }
+    const Tensor& other = plan_.tensors[static_cast<size_t>(e.into)];
+    bool same = e.into != e.tensor && t.kind == other.kind && t.dtype == other.dtype &&
+                t.format == other.format && t.shape.rank() == other.shape.rank() &&
+                t.format == Format::kBlocked;
+    for (int i = 1; same && i < t.shape.rank(); ++i) same = t.shape[i] == other.shape[i];
+    if (!same)
+      faults_.in_exchange(
+          id, "into",
+          fmt::format("goes from '{}' into '{}', which must differ in the rows only", t.name,
+                      other.name));
+    return same;
   }
 
   // What is wrong with a part of this tensor, or nothing. A part may be empty: of a device that

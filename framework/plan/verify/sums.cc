@@ -111,7 +111,8 @@ class SumCheck {
       sum.over[s.level] = {o.box.lo(s.dim), o.box.hi(s.dim)};
       shards[s.level] = {0, extent};
       if (!instr.attrs.has(s.cuts)) continue;
-      shards[s.level] = s.level == kExamples ? plan_.shards : expected_shards(extent);
+      shards[s.level] = s.level == kExamples ? shards_of_examples(tensor_of(plan_, device, o))
+                                             : expected_shards(extent);
       cuts(d, i, s.cuts, s.what, o, s.dim, shards[s.level]);
     }
     for (size_t r = instr.op == Op::kSoftmaxLossFwd ? 1 : 0; r < instr.out.size(); ++r) {
@@ -124,6 +125,11 @@ class SumCheck {
       }
       sums.all.push_back(sum);
     }
+  }
+
+  // Those of a sub-batch are the ones of a batch of so many examples.
+  std::vector<int64_t> shards_of_examples(const Tensor& t) const {
+    return t.attrs.has("rows") ? expected_batch_shards(t.shape[0]) : plan_.shards;
   }
 
   // The canonical boundaries inside the range, and its ends.

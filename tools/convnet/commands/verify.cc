@@ -6,6 +6,7 @@
 #include "tools/convnet/arguments.h"
 #include "tools/convnet/command.h"
 #include "tools/convnet/compare_plans.h"
+#include "tools/convnet/random/proof.h"
 #include "tools/convnet/training.h"
 
 namespace convnet::cli {
@@ -23,16 +24,25 @@ same batches, and compares every value and every parameter: bit for bit, or,
 where the devices do not divide the canonical shards of the batch, within a
 bound computed from the plan. Names the first layer that differs and ends with
 exit code 1. The data need not be there: with --synthetic, generated examples of
-the right shape do as well.)";
+the right shape do as well.
+
+With --random N and no model file: N random small networks on random devices in
+random modes, each compared with itself on one device on the reference backend,
+in double and, where the plan promises the same bits, in float. Placements that
+the compiler refuses are drawn again and counted. A failure is made smaller for
+as long as it still fails, and printed as a model file.)";
   }
   const char* examples() const override {
     return R"(convnet verify model-defs/lenet-fashion.yaml --devices 4
 convnet verify model-defs/alexnet.yaml --devices 2 --steps 1 --set batch=32
-convnet verify model-defs/lenet-fashion.yaml --devices 3 --isa reference)";
+convnet verify model-defs/lenet-fashion.yaml --devices 3 --isa reference
+convnet verify --random 500 --seed 1)";
   }
 
   void declare(CommandLine& line) override {
-    model_.declare(line);
+    model_.declare(line, false);
+    line.number("--random", "N", &random_, 1, 1000000, "prove it on so many random networks");
+    line.number("--seed", "S", &seed_, 0, 4000000000, "seed of the first of them; 1 if not given");
     devices_.declare(
         line, "compare so many devices with one; 2, or the model file's number, if not given");
     line.number("--steps", "N", &steps_, 1, 1000000, "steps to compare; 3 if not given");
@@ -44,6 +54,10 @@ convnet verify model-defs/lenet-fashion.yaml --devices 3 --isa reference)";
   }
 
   int run(Output& output) override {
+    if (random_.has_value() != model_.file.empty()) {
+      return output.fail(Code::kUsage, "either a model file or --random N is needed");
+    }
+    if (random_.has_value()) return run_random(output);
     Result<int> devices = devices_.count();
     if (!devices.ok()) return output.fail(devices.status());
     Diagnostics diagnostics;
@@ -88,6 +102,31 @@ convnet verify model-defs/lenet-fashion.yaml --devices 3 --isa reference)";
   }
 
  private:
+  int run_random(Output& output) const {
+    ProofOptions options;
+    options.graphs = static_cast<int64_t>(*random_);
+    options.seed = seed_.value_or(1);
+    options.processes = available_cores();
+    int64_t noted = 0;
+    options.progress = [&](int64_t done) {
+      if (done - noted < 100) return;
+      noted = done;
+      output.note(fmt::format("{} of {} networks", with_commas(done), with_commas(options.graphs)));
+    };
+    const ProofResult result = prove(options);
+    output.print(fmt::format(
+        "random graphs: {} run, {} bit for bit; {} placements refused, {} graphs without any\n",
+        result.run, result.exact, result.refused, result.unplaced));
+    for (const ProofFailure& f : result.failures) {
+      output.print(fmt::format("{}\n{}  convnet verify --random 1 --seed {}\n\n", f.difference,
+                               f.model, f.seed));
+    }
+    if (result.failures.empty()) return 0;
+    return output.fail(Code::kCheckFailed,
+                       counted(static_cast<int64_t>(result.failures.size()), "network") +
+                           " computed something else on many devices");
+  }
+
   static std::optional<Plan> plan(const BoundModel& model, int devices, Diagnostics& diagnostics) {
     CompileOptions options;
     options.devices = devices;
@@ -131,7 +170,7 @@ convnet verify model-defs/lenet-fashion.yaml --devices 3 --isa reference)";
   ModelArgument model_;
   DevicesArgument devices_;
   BackendArgument backend_;
-  std::optional<uint64_t> steps_;
+  std::optional<uint64_t> steps_, random_, seed_;
   std::string data_;
   bool synthetic_ = false, json_ = false;
 };

@@ -46,6 +46,25 @@ void act_fwd(const float* x, float* y, int64_t n, int32_t act) {
   }
 }
 
+// n is a multiple of sixteen.
+template <int32_t kAct>
+void bias_fwd_all(const float* z, Vec bias, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; i += kVec) store(y + i, activate(kAct, load(z + i) + bias));
+}
+
+void bias_fwd(const float* z, float bias, float* y, int64_t n, int32_t act) {
+  switch (act) {
+    case kActRelu:
+      return bias_fwd_all<kActRelu>(z, set1(bias), y, n);
+    case kActTanh:
+      return bias_fwd_all<kActTanh>(z, set1(bias), y, n);
+    case kActSigmoid:
+      return bias_fwd_all<kActSigmoid>(z, set1(bias), y, n);
+    default:
+      return bias_fwd_all<kActNone>(z, set1(bias), y, n);
+  }
+}
+
 // dy times the derivative, from y. relu's is 0 at 0.
 template <int32_t kAct>
 CONVNET_INLINE Vec gradient(Vec y, Vec dy) {
@@ -198,6 +217,7 @@ void dropout(const DropoutProblem& p, const uint32_t key[2], int64_t block, int6
 
 void describe_elementwise(CpuKernels* table) {
   table->act_fwd = act_fwd;
+  table->bias_fwd = bias_fwd;
   table->act_bwd = act_bwd;
   table->add = add;
   table->sum = sum;

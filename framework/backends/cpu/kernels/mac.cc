@@ -20,6 +20,12 @@
 // The order of a sum is (channel, tap row, tap column), starting from the bias: nothing above
 // changes it. Taps outside the image are not in a pixel's class and never added.
 //
+// Where the plan cuts the input channels into canonical shards, no chunk goes beyond a shard. A
+// shard's sums start from 0; once its last chunk is done they are added, still in registers, to the
+// finished sums that wait for them in the tree of ops.def. Of these the leftmost wait in y, the
+// others, at most log2(shards) per pixel and output of a strip, in scratch memory in L2, a tile's
+// side by side. So cuts cost one store and one load of a sum per shard, no pass over memory.
+//
 // Measured: `convnet_bench --case conv --threads 1`, see tools/bench/README.md for the figures.
 #include "framework/backends/cpu/kernels/table.h"
 #include "framework/backends/cpu/kernels/vec.h"
@@ -36,41 +42,51 @@ struct Nest {
   int64_t n[3], x[3], w[3];
 };
 
-struct Tile {
-  const float* x[kMaxPixels];
-  float* y[kMaxPixels];  // of the tile's first output; advanced from tile to tile
-  Nest nest;
-  int64_t y_channel;
+// Where a tile's sums stand: of pixel p and output o of the block at at[p] + o * output.
+struct Sums {
+  float* at[kMaxPixels];
+  int64_t output;
 };
 
-// init: the sums' start, one per output; null: continue from y. stream: store past the caches.
-using TileFunction = void (*)(const Tile& tile, const float* w, int64_t y_offset, const float* init,
-                              bool relu, bool stream_out);
+struct Tile {
+  const float* x[kMaxPixels];
+  Nest nest;
+  Sums sums[kMaxMacLevels];  // 0: y
+};
+
+// What becomes of a tile's sums before and after a chunk.
+struct Ends {
+  int64_t output;     // the tile's first, in the block
+  int64_t level;      // where they stand
+  const float* init;  // their start, one per output; null: continue from where they stand
+  int64_t merges;     // waiting sums to add, those of the next level below first
+  const float* bias;  // to add after that, one per output, or null
+  bool relu;
+  bool stream;  // store past the caches
+};
+
+using TileFunction = void (*)(const Tile& tile, const float* w, const Ends& ends);
 
 template <int O, int P>
-void mac_tile(const Tile& tile, const float* w, int64_t y_offset, const float* init, bool relu,
-              bool stream_out) {
+void mac_tile(const Tile& tile, const float* w, const Ends& ends) {
   const float* x[P];
-  float* y[P];
 #pragma GCC unroll 8
-  for (int p = 0; p < P; ++p) {
-    x[p] = tile.x[p];
-    y[p] = tile.y[p] + y_offset;
-  }
-  const int64_t y_channel = tile.y_channel;
+  for (int p = 0; p < P; ++p) x[p] = tile.x[p];
   Vec sum[O][P];
-  if (init != nullptr) {
+  if (ends.init != nullptr) {
 #pragma GCC unroll 8
     for (int o = 0; o < O; ++o) {
-      const Vec start = set1(init[o]);
+      const Vec start = set1(ends.init[o]);
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) sum[o][p] = start;
     }
   } else {
+    const Sums& from = tile.sums[ends.level];
+    const int64_t first = ends.output * from.output;
 #pragma GCC unroll 8
     for (int o = 0; o < O; ++o)
 #pragma GCC unroll 8
-      for (int p = 0; p < P; ++p) sum[o][p] = load(y[p] + o * y_channel);
+      for (int p = 0; p < P; ++p) sum[o][p] = load(from.at[p] + (first + o * from.output));
   }
   const Nest& nest = tile.nest;
   const int64_t n0 = nest.n[0], n1 = nest.n[1], n2 = nest.n[2];
@@ -95,23 +111,40 @@ void mac_tile(const Tile& tile, const float* w, int64_t y_offset, const float* i
       }
     }
   }
-  if (relu) {
+  for (int64_t m = 1; m <= ends.merges; ++m) {
+    const Sums& waiting = tile.sums[ends.level - m];
+    const int64_t first = ends.output * waiting.output;
+#pragma GCC unroll 8
+    for (int o = 0; o < O; ++o)
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p)
+        sum[o][p] = load(waiting.at[p] + (first + o * waiting.output)) + sum[o][p];
+  }
+  if (ends.bias != nullptr) {
+#pragma GCC unroll 8
+    for (int o = 0; o < O; ++o)
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p) sum[o][p] = sum[o][p] + set1(ends.bias[o]);
+  }
+  if (ends.relu) {
 #pragma GCC unroll 8
     for (int o = 0; o < O; ++o)
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) sum[o][p] = max(zero(), sum[o][p]);
   }
-  if (stream_out) {
+  const Sums& to = tile.sums[ends.level - ends.merges];
+  const int64_t first = ends.output * to.output;
+  if (ends.stream) {
 #pragma GCC unroll 8
     for (int o = 0; o < O; ++o)
 #pragma GCC unroll 8
-      for (int p = 0; p < P; ++p) stream(y[p] + o * y_channel, sum[o][p]);
+      for (int p = 0; p < P; ++p) stream(to.at[p] + (first + o * to.output), sum[o][p]);
     return;
   }
 #pragma GCC unroll 8
   for (int o = 0; o < O; ++o)
 #pragma GCC unroll 8
-    for (int p = 0; p < P; ++p) store(y[p] + o * y_channel, sum[o][p]);
+    for (int p = 0; p < P; ++p) store(to.at[p] + (first + o * to.output), sum[o][p]);
 }
 
 #if defined(__AVX512F__)
@@ -221,10 +254,13 @@ struct Strip {
   const MacProblem* problem;
   const MacGroup* group;
   int64_t block_lo, block_hi, row_lo, row_hi;
-  int64_t input, inputs;    // the chunk
+  const MacChunk* chunk;
+  bool last;                // it is the last one
   int64_t output, outputs;  // the block of outputs
   const float* panel;
   float* gathered;
+  float* levels;   // sums that wait, but those in y
+  int64_t pixels;  // in tiles before
 };
 
 // Copies the tile's inputs to `to` as [channel][tap][pixel].
@@ -241,7 +277,8 @@ void gather(const Tile& tile, int64_t pixels, const int64_t (&n)[3], const int64
 void run_tile(const Strip& s, Tile& tile, int64_t pixels, const AxisClass& rows,
               const AxisClass& columns) {
   const MacProblem& p = *s.problem;
-  const int64_t n[3] = {s.inputs, rows.taps, columns.taps};
+  const MacChunk& chunk = *s.chunk;
+  const int64_t n[3] = {chunk.inputs, rows.taps, columns.taps};
   int64_t x[3] = {p.x_channel, rows.in_tap * p.x_row, columns.in_tap * kVec};
   if (p.gather) {
     gather(tile, pixels, n, x, s.gathered);
@@ -250,8 +287,18 @@ void run_tile(const Strip& s, Tile& tile, int64_t pixels, const AxisClass& rows,
     x[1] = n[2] * x[2];
     x[0] = n[1] * x[1];
   }
-  const bool first = s.input == 0;
-  const bool last = s.input + s.inputs == s.group->inputs;
+  for (int64_t l = 1; l < p.levels; ++l) {
+    Sums& waiting = tile.sums[l];
+    waiting.output = pixels * kVec;
+    for (int64_t i = 0; i < pixels; ++i)
+      waiting.at[i] = s.levels + (l - 1) * p.level_floats + (s.pixels * s.outputs + i) * kVec;
+  }
+  Ends ends;
+  ends.level = chunk.level;
+  ends.merges = chunk.merges;
+  ends.relu = s.last && p.act == kActRelu;
+  ends.stream = p.stream;
+  const float* bias = s.group->bias != nullptr ? s.group->bias + s.output : nullptr;
   const int64_t first_tap = rows.tap * p.tap_columns + columns.tap;
   for (int64_t o = 0; o < s.outputs; o += p.tile_outputs) {
     const int64_t width = smaller(p.tile_outputs, s.outputs - o);
@@ -260,15 +307,17 @@ void run_tile(const Strip& s, Tile& tile, int64_t pixels, const AxisClass& rows,
                             columns.tap_step * width};
       tile.nest = joined(n, x, w);
     }
-    const float* init = nullptr;
-    if (first) init = s.group->bias != nullptr ? s.group->bias + s.output + o : kZeros;
-    kTiles[width - 1][pixels - 1](tile, s.panel + o * s.inputs * p.taps + first_tap * width,
-                                  (s.output + o) * p.y_channel, init, last && p.act == kActRelu,
-                                  p.stream);
-    if (last && p.act > kActRelu)
+    ends.output = o;
+    ends.init = nullptr;
+    ends.bias = nullptr;
+    if (chunk.begin) ends.init = bias != nullptr && !p.bias_last ? bias + o : kZeros;
+    if (s.last && bias != nullptr && p.bias_last) ends.bias = bias + o;
+    kTiles[width - 1][pixels - 1](tile, s.panel + o * chunk.inputs * p.taps + first_tap * width,
+                                  ends);
+    if (s.last && p.act > kActRelu)
       for (int64_t f = 0; f < width; ++f)
         for (int64_t i = 0; i < pixels; ++i) {
-          float* y = tile.y[i] + (s.output + o + f) * p.y_channel;
+          float* y = tile.sums[0].at[i] + (o + f) * p.y_channel;
           store(y, activate(p.act, load(y)));
         }
   }
@@ -288,28 +337,31 @@ Range strip_rows(const Strip& s, const AxisClass& rows) {
   return {count(s.row_lo), count(s.row_hi)};
 }
 
-void run_class(const Strip& s, const AxisClass& rows, const AxisClass& columns) {
+void run_class(Strip& s, const AxisClass& rows, const AxisClass& columns) {
   const MacProblem& p = *s.problem;
   const Range in = strip_rows(s, rows);
-  const float* x = s.group->x + s.input * p.x_channel + columns.in * kVec;
+  const float* x = s.group->x + s.chunk->input * p.x_channel + columns.in * kVec;
+  float* y = s.group->y + s.output * p.y_channel + columns.out * kVec;
   Tile tile;
-  tile.y_channel = p.y_channel;
+  tile.sums[0].output = p.y_channel;
   int64_t pixels = 0;
   for (int64_t i = in.lo; i < in.hi; ++i)
     for (int64_t b = s.block_lo; b < s.block_hi; ++b) {
       const float* x_row = x + b * p.x_block + (rows.in + i * rows.in_step) * p.x_row;
-      float* y_row = s.group->y + b * p.y_block + (rows.out + i * rows.out_step) * p.y_row +
-                     columns.out * kVec;
+      float* y_row = y + b * p.y_block + (rows.out + i * rows.out_step) * p.y_row;
       for (int64_t j = 0; j < columns.count; ++j) {
         tile.x[pixels] = x_row + j * columns.in_step * kVec;
-        tile.y[pixels] = y_row + j * columns.out_step * kVec;
+        tile.sums[0].at[pixels] = y_row + j * columns.out_step * kVec;
         if (++pixels == p.tile_pixels) {
           run_tile(s, tile, pixels, rows, columns);
+          s.pixels += pixels;
           pixels = 0;
         }
       }
     }
-  if (pixels > 0) run_tile(s, tile, pixels, rows, columns);
+  if (pixels == 0) return;
+  run_tile(s, tile, pixels, rows, columns);
+  s.pixels += pixels;
 }
 
 // Brings the strip's inputs into L2, channel after channel, in the order in which they lie in
@@ -328,7 +380,7 @@ void fetch(const Strip& s) {
     row_hi = larger(row_hi, last + larger(0, reach) + 1);
   }
   for (int64_t b = s.block_lo; b < s.block_hi; ++b)
-    for (int64_t c = s.input; c < s.input + s.inputs; ++c)
+    for (int64_t c = s.chunk->input; c < s.chunk->input + s.chunk->inputs; ++c)
       for (int64_t r = row_lo; r < row_hi; ++r) {
         const float* row = s.group->x + b * p.x_block + c * p.x_channel + r * p.x_row;
         for (int64_t i = 0; i < p.x_columns; ++i) _mm_prefetch(row + i * kVec, _MM_HINT_T1);
@@ -344,11 +396,13 @@ void mac(const MacProblem& p, const MacPart& part, float* scratch) {
   s.group = &group;
   s.panel = scratch;
   s.gathered = scratch + p.panel_floats;
+  s.levels = s.gathered + p.gathered_floats;
+  const MacChunk* const chunks_end = group.chunks + group.chunk_count;
   if (p.pack_all) {
     const int64_t outputs = part.output_hi - part.output_lo;
-    for (int64_t i = 0; i < group.inputs; i += p.chunk)
-      pack(p, group.w + part.output_lo * p.w_out + i * p.w_in, outputs,
-           smaller(p.chunk, group.inputs - i), scratch + i * p.taps * outputs);
+    for (const MacChunk* c = group.chunks; c < chunks_end; ++c)
+      pack(p, group.w + part.output_lo * p.w_out + c->input * p.w_in, outputs, c->inputs,
+           scratch + c->input * p.taps * outputs);
   }
   int64_t packed_input = -1, packed_output = -1;
   for (int64_t block = part.block_lo; block < part.block_hi; block += p.strip_blocks) {
@@ -360,19 +414,18 @@ void mac(const MacProblem& p, const MacPart& part, float* scratch) {
       for (int64_t o = part.output_lo; o < part.output_hi; o += p.out_block) {
         s.output = o;
         s.outputs = smaller(p.out_block, part.output_hi - o);
-        // Without inputs one round still writes the biases.
-        const int64_t chunks = larger(1, (group.inputs + p.chunk - 1) / p.chunk);
-        for (int64_t c = 0; c < chunks; ++c) {
-          s.input = c * p.chunk;
-          s.inputs = smaller(p.chunk, group.inputs - s.input);
+        for (const MacChunk* c = group.chunks; c < chunks_end; ++c) {
+          s.chunk = c;
+          s.last = c + 1 == chunks_end;
           if (p.pack_all) {
-            s.panel = scratch + s.input * p.taps * s.outputs;
-          } else if (packed_input != s.input || packed_output != o) {
-            pack(p, group.w + o * p.w_out + s.input * p.w_in, s.outputs, s.inputs, scratch);
-            packed_input = s.input;
+            s.panel = scratch + c->input * p.taps * s.outputs;
+          } else if (packed_input != c->input || packed_output != o) {
+            pack(p, group.w + o * p.w_out + c->input * p.w_in, s.outputs, c->inputs, scratch);
+            packed_input = c->input;
             packed_output = o;
           }
-          if (o == part.output_lo || chunks > 1) fetch(s);
+          if (o == part.output_lo || group.chunk_count > 1) fetch(s);
+          s.pixels = 0;
           for (int64_t r = 0; r < p.row_classes; ++r)
             for (int64_t q = 0; q < p.column_classes; ++q) run_class(s, p.rows[r], p.columns[q]);
         }

@@ -12,9 +12,9 @@
 // A strip holds about a dozen pixels, 36 KB of dyT, so it stays in L1 while the taps go by; sums
 // wait in L2 meanwhile, and are loaded and stored once in about 190 rounds of the inner loop.
 //
-// The order of a sum is (block, row, column, sample) within a canonical shard, starting from 0, and
-// the tree of ops.def over the shards: a finished shard is added to the sums that wait to its left
-// as it is stored. Blocking does not change it.
+// The order of a sum is (block, row, column, sample) within a canonical shard (of examples, or of
+// rows, columns and examples), starting from 0, and the tree of ops.def over the shards: a finished
+// shard is added to the sums that wait to its left as it is stored. Blocking does not change it.
 //
 // With few filters a group (depthwise convolution) most of a Vec would be idle: `weight_dot` keeps
 // samples in the lanes, multiplies dy's Vec with eight taps' Vecs, and adds the lanes at the end of
@@ -254,8 +254,8 @@ void bias_gradient(const WeightProblem& p, const WeightPart& part) {
       Vec lanes = zero();
       for (int64_t b = p.leaves[l].block_lo; b < p.leaves[l].block_hi; ++b) {
         const Mask there = first_lanes(b == p.blocks - 1 ? p.last_lanes : kVec);
-        for (int64_t r = 0; r < p.rows; ++r)
-          for (int64_t c = 0; c < p.columns; ++c)
+        for (int64_t r = p.leaves[l].row_lo; r < p.leaves[l].row_hi; ++r)
+          for (int64_t c = p.leaves[l].column_lo; c < p.leaves[l].column_hi; ++c)
             lanes =
                 lanes + select(there, load(dy + b * p.dy_block + r * p.dy_row + c * kVec), zero());
       }
@@ -278,7 +278,7 @@ void weight(const WeightProblem& p, const WeightPart& whole, float* scratch) {
   const Strip all = {0, p.blocks, 0, p.rows, 0, p.columns};
   if (p.keep) transpose_strip(p, dy, filters, all, panel);
   // If no shard is cut into strips, a tile adds up all shards in one go.
-  const bool whole_shards = p.keep && p.strip_blocks >= p.blocks;
+  const bool whole_shards = p.keep && p.planes && p.strip_blocks >= p.blocks;
   WeightPart part = whole;
   for (; part.tap_lo < whole.tap_hi; part.tap_lo = part.tap_hi) {
     part.tap_hi = smaller(part.tap_lo + p.tap_block, whole.tap_hi);
@@ -303,13 +303,14 @@ void weight(const WeightProblem& p, const WeightPart& whole, float* scratch) {
       Strip s;
       for (s.block_lo = leaf.block_lo; s.block_lo < leaf.block_hi; s.block_lo = s.block_hi) {
         s.block_hi = smaller(s.block_lo + p.strip_blocks, leaf.block_hi);
-        for (s.row_lo = 0; s.row_lo < p.rows; s.row_lo = s.row_hi) {
-          s.row_hi = smaller(s.row_lo + p.strip_rows, p.rows);
-          for (s.column_lo = 0; s.column_lo < p.columns; s.column_lo = s.column_hi) {
-            s.column_hi = smaller(s.column_lo + p.strip_columns, p.columns);
+        for (s.row_lo = leaf.row_lo; s.row_lo < leaf.row_hi; s.row_lo = s.row_hi) {
+          s.row_hi = smaller(s.row_lo + p.strip_rows, leaf.row_hi);
+          for (s.column_lo = leaf.column_lo; s.column_lo < leaf.column_hi;
+               s.column_lo = s.column_hi) {
+            s.column_hi = smaller(s.column_lo + p.strip_columns, leaf.column_hi);
             if (!p.keep) transpose_strip(p, dy, filters, s, panel);
-            tile.end =
-                s.block_hi == leaf.block_hi && s.row_hi == p.rows && s.column_hi == p.columns;
+            tile.end = s.block_hi == leaf.block_hi && s.row_hi == leaf.row_hi &&
+                       s.column_hi == leaf.column_hi;
             run_strip(p, part, s, p.keep ? all : s, panel, tile);
             tile.start = false;
           }
@@ -374,7 +375,6 @@ void weight_dot(const WeightProblem& p, const WeightPart& part, float*) {
     for (int64_t t = part.tap_lo; t < part.tap_hi;) {
       const Tap& tap = p.taps[t];
       const int64_t count = smaller(smaller(most, tap.alike), part.tap_hi - t);
-      const bool any = tap.row_lo < tap.row_hi && tap.col_lo < tap.col_hi;
       float waiting[kMaxLevels][kMaxTaps];
       int64_t depth = 0;
       for (int64_t l = 0; l < p.leaf_count; ++l) {
@@ -384,18 +384,20 @@ void weight_dot(const WeightProblem& p, const WeightPart& part, float*) {
         tile.sums = sums;
         tile.partial = p.blocks - 1 - leaf.block_lo;
         tile.lanes = p.last_lanes;
-        tile.n[0] = any ? leaf.block_hi - leaf.block_lo : 0;
-        tile.n[1] = tap.row_hi - tap.row_lo;
-        tile.n[2] = tap.col_hi - tap.col_lo;
+        const int64_t row_lo = larger(leaf.row_lo, tap.row_lo);
+        const int64_t column_lo = larger(leaf.column_lo, tap.col_lo);
+        tile.n[1] = smaller(leaf.row_hi, tap.row_hi) - row_lo;
+        tile.n[2] = smaller(leaf.column_hi, tap.col_hi) - column_lo;
+        tile.n[0] = tile.n[1] > 0 && tile.n[2] > 0 ? leaf.block_hi - leaf.block_lo : 0;
         tile.dy_step[0] = p.dy_block;
         tile.dy_step[1] = p.dy_row;
         tile.x_step[0] = p.x_block;
         tile.x_step[1] = p.x_step_row;
         tile.x_step[2] = p.x_step_column;
-        tile.dy = group.dy + f * p.dy_channel + leaf.block_lo * p.dy_block + tap.row_lo * p.dy_row +
-                  tap.col_lo * kVec;
+        tile.dy = group.dy + f * p.dy_channel + leaf.block_lo * p.dy_block + row_lo * p.dy_row +
+                  column_lo * kVec;
         const int64_t at =
-            leaf.block_lo * p.x_block + tap.row_lo * p.x_step_row + tap.col_lo * p.x_step_column;
+            leaf.block_lo * p.x_block + row_lo * p.x_step_row + column_lo * p.x_step_column;
         for (int64_t i = 0; i < count; ++i) tile.x[i] = group.x + (p.taps[t + i].x + at);
         kDotTiles[count - 1](tile);
         for (int64_t m = 0; m < leaf.merges; ++m) {

@@ -1,0 +1,27 @@
+# If this fails, splitting a network over devices or passes has changed what is learned: the three schemes
+# of Krizhevsky's 'One weird trick' (2014).
+from small_alexnet import *
+
+STEPS = int(os.environ.get("CONVNET_STEPS", "20"))
+
+
+class OneWeirdTrick(SmallAlexNet):
+    def test_schemes_and_devices(self):
+        wanted = self.run_small("serial", 1, "whole", STEPS)
+        for scheme in ("whole", "owner", "stripe"):
+            for devices in (1, 2, 4, 8):
+                if (scheme, devices) == ("whole", 1):
+                    continue
+                with self.subTest(scheme=scheme, devices=devices):
+                    self.assertTrue(self.run_small(f"{scheme}{devices}", devices, scheme, STEPS) == wanted,
+                                    "weights differ")
+
+    def test_updates_after_each_pass_are_another_method(self):
+        exact = self.run_small("exact", 2, "owner", 3)
+        variant = self.run_small("variant", 2, "owner", 3,
+                                 sets=["defaults.fc.update_period=1"])
+        self.assertFalse(variant == exact, "fully-connected layers were updated once a step")
+
+
+if __name__ == "__main__":
+    main()

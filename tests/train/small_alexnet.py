@@ -1,0 +1,36 @@
+# A small AlexNet (all its layers, dropout on), convolutions in data parallel, fully-connected layers split
+# by outputs, on any number of devices and processes.
+import shutil
+
+from train_case import *
+
+MODEL = os.path.join(SOURCE, "model-defs/alexnet-owt-4.yaml")
+SMALL = ["batch=128", "input={data: [3, 67, 67], label: {classes: 10}}",
+         "layers.fc6.outputs=512", "layers.fc7.outputs=512", "layers.fc8.outputs=10",
+         "layers.loss.report=[top1]", "train.test={epochs: 1000}", "train.rate={base: 0.01}",
+         "data.train.synthetic={shape: [3, 67, 67], classes: 10, examples: 6400}",
+         "data.test.synthetic={shape: [3, 67, 67], classes: 10, examples: 128}"]
+MPIRUN = shutil.which("mpirun")
+
+
+class SmallAlexNet(Case):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="convnet-train-")
+        self.addCleanup(subprocess.run, ["rm", "-rf", self.folder])
+
+    def small_line(self, out, devices, scheme, steps, sets=(), ranks=1, args=()):
+        line = [PROGRAM, "train", MODEL, "--devices", str(devices), "--threads", "1",
+                "--steps", str(steps), "--out", self.path(out), *args]
+        for setting in [*SMALL, f"defaults.fc.exchange={scheme}", *sets]:
+            line += ["--set", setting]
+        if ranks > 1:
+            line = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), *line]
+        return line
+
+    def run_small(self, out, devices, scheme, steps, **kwargs):
+        """The checkpoint after the last step."""
+        line = self.small_line(out, devices, scheme, steps, **kwargs)
+        result = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=550)
+        self.assertEqual(result.returncode, 0, f"{line}: {result.stderr.decode()}")
+        self.assertNotIn("falls back", result.stderr.decode())
+        return self.checkpoint(out, steps)

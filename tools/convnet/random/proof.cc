@@ -1,0 +1,242 @@
+#include "tools/convnet/random/proof.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include <chrono>
+#include <cmath>
+#include <optional>
+
+#include "data/source.h"
+#include "framework/backends/reference/reference.h"
+#include "framework/base/random.h"
+#include "framework/compiler/compile.h"
+#include "framework/plan/verify_plan.h"
+#include "framework/runtime/session.h"
+#include "layers/registry.h"
+#include "parsers/model_file.h"
+#include "tools/convnet/random/random_model.h"
+
+namespace convnet::cli {
+namespace {
+
+constexpr int kDraws = 40;
+constexpr unsigned kSecondsPerCase = 60;
+
+std::optional<Plan> plan_of(const RandomModel& model, bool placed, DType dtype) {
+  Diagnostics diagnostics;
+  const auto bound = load_model_text("random.yaml", model.text(placed), {}, diagnostics);
+  if (bound == nullptr) return std::nullopt;
+  CompileOptions options;
+  options.dtype = dtype;
+  options.devices = placed ? model.devices : 1;
+  options.phase = model.test ? Plan::Phase::kTest : Plan::Phase::kTrain;
+  options.verify = false;  // done here, where a fault is a finding
+  return compile(*bound, all_layers(), options, diagnostics);
+}
+
+Batch batch_of(const Plan& plan, int64_t step) {
+  Batch batch;
+  batch.count = plan.batch - (step > 0 ? plan.batch / 3 : 0);
+  const int64_t padded = (plan.batch + kLanes - 1) / kLanes * kLanes;
+  batch.label.assign(static_cast<size_t>(padded), -1);
+  for (const Tensor& t : plan.tensors) {
+    if (t.kind != TensorKind::kInput) continue;
+    const bool label = t.attrs.word("input") == "label";
+    const int64_t elements = label ? 1 : t.shape.count() / plan.batch;
+    const auto key = random_key(static_cast<uint64_t>(step), name_key(label ? "label" : "data"));
+    if (!label) batch.data.assign(static_cast<size_t>(padded * elements), 0.0f);
+    for (int64_t n = 0; n < batch.count; ++n)
+      for (int64_t e = 0; e < elements; ++e) {
+        const auto index = static_cast<uint64_t>(n * elements + e);
+        if (label) {
+          const auto classes = static_cast<uint64_t>(t.attrs.integer("classes"));
+          batch.label[static_cast<size_t>(n)] =
+              static_cast<int32_t>(random_below(key, index, classes));
+        } else {
+          const auto at = static_cast<size_t>((n / kLanes * elements + e) * kLanes + n % kLanes);
+          batch.data[at] =
+              static_cast<float>(2 * static_cast<int>(random_below(key, index, 16)) - 15) / 16.0f;
+        }
+      }
+  }
+  return batch;
+}
+
+Result<std::unique_ptr<Session>> session_of(const Plan& plan) {
+  SessionOptions options;
+  options.backend = [](int) -> Result<std::unique_ptr<Backend>> {
+    return make_reference_backend();
+  };
+  auto session = Session::create(plan, options);
+  if (session.ok()) (*session)->initialise();
+  return session;
+}
+
+// Empty if they agree.
+std::string difference(const Plan& serial, const Plan& placed, double bound) {
+  auto one = session_of(serial), many = session_of(placed);
+  if (!one.ok()) return "one device: " + one.status().message();
+  if (!many.ok()) return "many devices: " + many.status().message();
+  const auto differ = [&](double a, double b) {
+    return !(a == b || std::abs(a - b) <= bound * std::max(1.0, std::abs(a)));
+  };
+  for (int64_t step = 0; step < 2; ++step) {
+    const Batch batch = batch_of(serial, step);
+    const auto a = (*one)->run(batch, step, 0.125), b = (*many)->run(batch, step, 0.125);
+    if (!a.ok() || !b.ok()) return "a step failed: " + (a.ok() ? b : a).status().message();
+    if (a->metrics.size() != b->metrics.size()) return "another number of metrics";
+    for (size_t i = 0; i < a->metrics.size(); ++i) {
+      const MetricValues &x = a->metrics[i], &y = b->metrics[i];
+      if (std::abs(x.loss_sum - y.loss_sum) >
+              std::max(bound, 1e-12) * std::max(1.0, std::abs(x.loss_sum)) ||
+          x.examples != y.examples)
+        return fmt::format("step {}: loss {} of {} examples on one device, {} of {} on many",
+                           step + 1, x.loss_sum, x.examples, y.loss_sum, y.examples);
+    }
+    for (const Tensor& t : serial.tensors) {
+      if (t.kind != TensorKind::kParameter && t.kind != TensorKind::kState) continue;
+      const auto x = (*one)->read(t.name), y = (*many)->read(t.name);
+      if (!x.ok() || !y.ok() || x->values.size() != y->values.size())
+        return t.name + " has another shape, or cannot be read";
+      for (size_t i = 0; i < x->values.size(); ++i)
+        if (differ(x->values[i], y->values[i]))
+          return fmt::format("step {}: {} element {} is {:.17g} on one device, {:.17g} on many",
+                             step + 1, t.name, i, x->values[i], y->values[i]);
+    }
+  }
+  return "";
+}
+
+// 'r' refused, 'e' the same bits, 't' the same within rounding, 'f' and what differs.
+std::string check(const RandomModel& model, const ProofOptions& options) {
+  bool exact = !model.has_exchange();
+  for (const DType dtype : {DType::kF64, DType::kF32}) {
+    const auto serial = plan_of(model, false, dtype);
+    auto placed = plan_of(model, true, dtype);
+    if (!serial.has_value() || !placed.has_value()) return "r";
+    if (options.damage) options.damage(*placed);
+    for (const Plan* plan : {&*serial, const_cast<const Plan*>(&*placed)}) {
+      const auto faults = verify_plan(*plan);
+      if (!faults.empty() && !options.damage) return "fverifier: " + faults[0].str();
+    }
+    for (const Exchange& e : placed->exchanges) exact &= e.order != Exchange::Order::kRank;
+    if (dtype == DType::kF32 && !exact) continue;
+    const std::string what = difference(*serial, *placed, exact ? 0 : 1e-12);
+    if (!what.empty()) return (dtype == DType::kF64 ? "fdouble, " : "ffloat, ") + what;
+  }
+  return exact ? "e" : "t";
+}
+
+struct Child {
+  pid_t pid;
+  int fd;
+};
+
+Child start(const std::function<void(int fd)>& body) {
+  int fds[2];
+  CHECK(pipe(fds) == 0);
+  const pid_t pid = fork();
+  CHECK(pid >= 0);
+  if (pid == 0) {
+    close(fds[0]);
+    alarm(kSecondsPerCase);
+    body(fds[1]);
+    _exit(0);
+  }
+  close(fds[1]);
+  return {pid, fds[0]};
+}
+
+void put(int fd, const std::string& text) {
+  CHECK(write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+}
+
+// What the child wrote; if it died, with an 'f' after it.
+std::string finish(const Child& child) {
+  std::string text;
+  char buffer[4096];
+  for (ssize_t n; (n = read(child.fd, buffer, sizeof buffer)) > 0;)
+    text.append(buffer, static_cast<size_t>(n));
+  close(child.fd);
+  int status = 0;
+  waitpid(child.pid, &status, 0);
+  if (WIFSIGNALED(status))
+    text += fmt::format("f{} (signal {})",
+                        WTERMSIG(status) == SIGALRM ? "does not end" : "the program aborts",
+                        WTERMSIG(status));
+  return text;
+}
+
+// Only failures of one kind: up to the first ':' or ','.
+std::string kind(const std::string& outcome) {
+  return outcome.substr(0, outcome.find_first_of(":,"));
+}
+
+ProofFailure shrink(RandomModel model, std::string outcome, const ProofOptions& options) {
+  const auto end =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(options.shrink_seconds);
+  for (bool again = true; again;) {
+    again = false;
+    for (const RandomModel& smaller : smaller_models(model)) {
+      if (std::chrono::steady_clock::now() > end) break;
+      const std::string now = finish(start([&](int fd) { put(fd, check(smaller, options)); }));
+      if (now.empty() || now[0] != 'f' || kind(now) != kind(outcome)) continue;
+      model = smaller;
+      outcome = now;
+      again = true;
+      break;
+    }
+  }
+  return {0, outcome.substr(1), model.text(true)};
+}
+
+}  // namespace
+
+ProofResult prove(const ProofOptions& options) {
+  ProofResult result;
+  for (int64_t i = 0; i < options.graphs;) {
+    std::vector<std::pair<uint64_t, Child>> children;
+    for (int p = 0; p < options.processes && i < options.graphs; ++p, ++i) {
+      const uint64_t seed = options.seed + static_cast<uint64_t>(i);
+      children.emplace_back(seed, start([&](int fd) {
+                              std::mt19937 random(static_cast<uint32_t>(seed));
+                              RandomModel model = random_network(random);
+                              for (int draw = 0; draw < kDraws; ++draw) {
+                                place_at_random(model, random);
+                                put(fd, "d");  // so that the parent knows which draw it was
+                                const std::string outcome = check(model, options);
+                                if (outcome == "r") continue;
+                                put(fd, outcome);
+                                return;
+                              }
+                            }));
+    }
+    for (const auto& [seed, child] : children) {
+      const std::string text = finish(child);
+      const size_t draws = std::min(text.find_first_not_of('d'), text.size());
+      const std::string outcome = text.substr(draws);
+      result.refused += static_cast<int64_t>(draws) - (outcome.empty() ? 0 : 1);
+      if (outcome.empty()) {
+        ++result.unplaced;
+        continue;
+      }
+      ++result.run;
+      result.exact += outcome == "e";
+      if (outcome[0] != 'f') continue;
+      std::mt19937 random(static_cast<uint32_t>(seed));
+      RandomModel model = random_network(random);
+      for (size_t d = 0; d < draws; ++d) place_at_random(model, random);
+      ProofFailure failure = shrink(model, outcome, options);
+      failure.seed = seed;
+      result.failures.push_back(std::move(failure));
+    }
+    if (options.progress) options.progress(i);
+  }
+  return result;
+}
+
+}  // namespace convnet::cli

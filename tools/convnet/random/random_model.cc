@@ -1,0 +1,165 @@
+#include "tools/convnet/random/random_model.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "framework/compiler/compile.h"
+#include "framework/graph/layer_def.h"
+#include "layers/registry.h"
+#include "parsers/model_file.h"
+
+namespace convnet::cli {
+namespace {
+
+int below(std::mt19937& random, size_t n) { return static_cast<int>(random() % n); }
+
+bool accepted(const RandomModel& model) {
+  Diagnostics diagnostics;
+  const auto bound = load_model_text("random.yaml", model.text(false), {}, diagnostics);
+  CompileOptions options;
+  options.devices = 1;
+  return bound != nullptr && compile(*bound, all_layers(), options, diagnostics).has_value();
+}
+
+}  // namespace
+
+std::string RandomModel::text(bool placed) const {
+  std::string s = fmt::format(
+      "format: 1\nname: random\ndevices: {}\nbatch: {}\n"
+      "input: {{data: [{}, {}, {}], label: {{classes: 4}}}}\nlayers:\n",
+      placed ? devices : 1, batch, channels, height, width);
+  for (const RandomLayer& l : layers) {
+    s += fmt::format("  - {{name: {}, type: {}, input: [{}]", l.name, l.type,
+                     fmt::join(l.inputs, ", "));
+    if (!l.attributes.empty()) s += ", " + l.attributes;
+    if (!l.parallel.empty()) s += ", parallel: " + l.parallel;
+    if (placed && !l.devices.empty()) {
+      s += fmt::format(", devices: [{}]", fmt::join(l.devices, ", "));
+      if (l.rows > 0) s += fmt::format(", device_rows: {}", l.rows);
+    }
+    if (placed && !l.exchange.empty()) s += ", " + l.exchange;
+    s += "}\n";
+  }
+  return s + "train: {" + train + "steps: 3, rate: {base: 0.125}}\n";
+}
+
+bool RandomModel::has_exchange() const {
+  return std::any_of(layers.begin(), layers.end(),
+                     [](const RandomLayer& l) { return !l.exchange.empty(); });
+}
+
+RandomModel random_network(std::mt19937& random) {
+  RandomModel model;
+  model.batch = 8 + below(random, 63);
+  model.channels = 1 + below(random, 4);
+  model.height = 3 + below(random, 7);
+  model.width = 3 + below(random, 7);
+  model.train = below(random, 2) ? "momentum: 0.5, decay: 0.0625, " : "momentum: 0, ";
+  model.test = below(random, 5) == 0;
+  model.layers.push_back({"last", "fc", "outputs: 4, init: {xavier: 1}", {"data"}, {}, 0, "", ""});
+  model.layers.push_back({"loss", "softmax_loss", "", {"last", "label"}, {}, 0, "", ""});
+  const int wanted = below(random, 7);
+  std::vector<std::string> values{"data"};
+  for (int tries = 0, made = 0; made < wanted && tries < 60; ++tries) {
+    const LayerDef& def = *all_layers()[static_cast<size_t>(below(random, all_layers().size()))];
+    if (def.takes_label) continue;
+    const auto& sample = def.samples[static_cast<size_t>(below(random, def.samples.size()))];
+    RandomLayer layer{
+        fmt::format("l{}", made), std::string(def.type), sample.attributes, {}, {}, 0, "", ""};
+    for (size_t i = 0; i < sample.inputs.size(); ++i) {
+      const size_t recent = std::min<size_t>(values.size(), i == 0 ? 2 : values.size());
+      layer.inputs.push_back(
+          values[values.size() - 1 - static_cast<size_t>(below(random, recent))]);
+    }
+    RandomModel longer = model;
+    longer.layers.insert(longer.layers.end() - 2, layer);
+    longer.layers[longer.layers.size() - 2].inputs = {layer.name};
+    if (!accepted(longer)) continue;
+    model = longer;
+    values.push_back(layer.name);
+    ++made;
+  }
+  return model;
+}
+
+void place_at_random(RandomModel& model, std::mt19937& random) {
+  model.devices = 1 + below(random, 8);
+  for (RandomLayer& layer : model.layers) {
+    layer.devices.clear();
+    layer.rows = 0;
+    layer.parallel.clear();
+    layer.exchange.clear();
+    if (below(random, 2) == 0) continue;
+    std::vector<int> all(static_cast<size_t>(model.devices));
+    std::iota(all.begin(), all.end(), 0);
+    for (size_t i = all.size(); i > 1; --i)
+      std::swap(all[i - 1], all[static_cast<size_t>(below(random, i))]);
+    all.resize(static_cast<size_t>(1 + below(random, all.size())));
+    if (below(random, 2) == 0) std::sort(all.begin(), all.end());
+    layer.devices = all;
+    const LayerDef* def = nullptr;
+    for (const LayerDef* d : all_layers())
+      if (d->type == layer.type) def = d;
+    const auto mode = [&] {
+      return std::string(
+          mode_name(def->rules[static_cast<size_t>(below(random, def->rules.size()))].mode));
+    };
+    const auto count = static_cast<int>(all.size());
+    if (count >= 4 && count % 2 == 0 && below(random, 2)) {
+      layer.rows = below(random, 2) ? 2 : count / 2;
+      layer.parallel = "[" + mode() + ", " + mode() + "]";
+    } else {
+      layer.parallel = mode();
+    }
+    if (layer.type == "fc" && below(random, 4) == 0)
+      layer.exchange = fmt::format("exchange: {}, passes: {}",
+                                   below(random, 2) ? "owner" : "stripe", 1 + below(random, 4));
+  }
+}
+
+std::vector<RandomModel> smaller_models(const RandomModel& model) {
+  std::vector<RandomModel> all;
+  const auto with = [&](auto change) {
+    RandomModel copy = model;
+    change(copy);
+    if (copy.text(true) != model.text(true)) all.push_back(std::move(copy));
+  };
+  for (size_t i = 0; i + 1 < model.layers.size(); ++i) {  // without a layer
+    if (model.layers[i].name == "last") continue;
+    with([&](RandomModel& m) {
+      const RandomLayer gone = m.layers[i];
+      m.layers.erase(m.layers.begin() + static_cast<std::ptrdiff_t>(i));
+      for (RandomLayer& l : m.layers)
+        std::replace(l.inputs.begin(), l.inputs.end(), gone.name, gone.inputs[0]);
+    });
+  }
+  for (size_t i = 0; i < model.layers.size(); ++i) {  // with fewer annotations and devices
+    with([&](RandomModel& m) {
+      m.layers[i].devices.clear();
+      m.layers[i].rows = 0;
+      m.layers[i].parallel.clear();
+      m.layers[i].exchange.clear();
+    });
+    with([&](RandomModel& m) { m.layers[i].exchange.clear(); });
+    with([&](RandomModel& m) { m.layers[i].parallel.clear(); });
+    for (size_t d = 0; d < model.layers[i].devices.size() && model.layers[i].devices.size() > 1;
+         ++d)
+      with([&](RandomModel& m) {
+        auto& list = m.layers[i].devices;
+        list.erase(list.begin() + static_cast<std::ptrdiff_t>(d));
+      });
+  }
+  with([](RandomModel& m) { m.devices = std::max(1, m.devices - 1); });
+  with([](RandomModel& m) { m.batch = std::max(1, m.batch / 2); });
+  with([](RandomModel& m) { m.batch = std::max(1, m.batch - 1); });
+  with([](RandomModel& m) { m.channels = 1; });
+  with([](RandomModel& m) { m.height = std::max(1, m.height - 1); });
+  with([](RandomModel& m) { m.width = std::max(1, m.width - 1); });
+  with([](RandomModel& m) { m.train = "momentum: 0, "; });
+  return all;
+}
+
+}  // namespace convnet::cli
