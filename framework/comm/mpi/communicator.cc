@@ -125,6 +125,7 @@ class CrossingKernel : public Kernel {
       if (!barrier.wait()) return;
       if (member_ == meeting_.leader && !transport(phase, meeting_.tag + static_cast<int>(i)))
         return;
+      if (member_ == meeting_.leader) phase.packing->unpack();
       if (!barrier.wait()) return;
       const MemberSteps& mine = phase.steps.members[member_];
       for (const Transfer& t : mine.first) t.run();
@@ -152,6 +153,7 @@ class CrossingKernel : public Kernel {
 
 // Called once all members of this rank are bound.
 Status prepare(Meeting& meeting, int rank) {
+  CONVNET_RETURN_IF_ERROR(check_wire(meeting.exchange, meeting.tensor));
   for (size_t m = 0; m < meeting.ranks.size(); ++m)
     if (meeting.ranks[m] == rank)
       CONVNET_RETURN_IF_ERROR(
