@@ -89,7 +89,7 @@ Result<std::vector<EncodedRound>> encoded_rounds(const Exchange& exchange, const
   const size_t members = exchange.group.size();
   CONVNET_RETURN_IF_ERROR(check_wire(exchange, tensor));
   for (size_t m = 0; m < members; ++m)
-    CONVNET_RETURN_IF_ERROR(check_views(exchange, tensor, m, in[m], out[m]));
+    CONVNET_RETURN_IF_ERROR(check_views(exchange, tensor, tensor, m, in[m], out[m]));
   CONVNET_ASSIGN_OR_RETURN(const std::vector<Round> rounds,
                            make_rounds(exchange, tensor, std::vector<int>(members, 0)));
   std::vector<EncodedRound> encoded;

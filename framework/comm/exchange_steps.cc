@@ -159,11 +159,11 @@ Status check_group(const Exchange& exchange) {
                                   " devices; the most is " + std::to_string(kMaxGroup));
 }
 
-Status check_views(const Exchange& exchange, const Tensor& tensor, size_t member, const View& in,
-                   const View& out) {
+Status check_views(const Exchange& exchange, const Tensor& from, const Tensor& into, size_t member,
+                   const View& in, const View& out) {
   CONVNET_RETURN_IF_ERROR(
-      check_view(in, exchange.from[member], tensor, "operand", exchange.group[member]));
-  return check_view(out, exchange.to[member], tensor, "result", exchange.group[member]);
+      check_view(in, exchange.from[member], from, "operand", exchange.group[member]));
+  return check_view(out, exchange.to[member], into, "result", exchange.group[member]);
 }
 
 ExchangeSteps direct_steps(const Exchange& exchange, const Tensor& tensor,
@@ -203,7 +203,7 @@ Result<ExchangeSteps> exchange_steps(const Exchange& exchange, const Tensor& ten
   CONVNET_RETURN_IF_ERROR(check_group(exchange));
   std::vector<std::vector<Cell>> cells;
   for (size_t m = 0; m < n; ++m) {
-    CONVNET_RETURN_IF_ERROR(check_views(exchange, tensor, m, in[m], out[m]));
+    CONVNET_RETURN_IF_ERROR(check_views(exchange, tensor, tensor, m, in[m], out[m]));
     CONVNET_ASSIGN_OR_RETURN(std::vector<Cell> mine,
                              make_cells(exchange, tensor.name, static_cast<int>(m)));
     cells.push_back(std::move(mine));

@@ -61,9 +61,9 @@ Result<ExchangeSteps> exchange_steps(const Exchange& exchange, const Tensor& ten
 
 // kLimit for groups of more than 64.
 Status check_group(const Exchange& exchange);
-// kUsage if a member's views are not what the exchange says.
-Status check_views(const Exchange& exchange, const Tensor& tensor, size_t member, const View& in,
-                   const View& out);
+// kUsage if a member's views of the tensors `from` and `into` are not what the exchange says.
+Status check_views(const Exchange& exchange, const Tensor& from, const Tensor& into, size_t member,
+                   const View& in, const View& out);
 
 // Memory that holds `box` of the operand of `member`.
 struct Source {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "framework/comm/barrier.h"
+#include "framework/comm/common_rows.h"
 #include "framework/comm/communicator.h"
 #include "framework/comm/encoding.h"
 #include "framework/comm/exchange_steps.h"
@@ -20,8 +21,8 @@ int participants(const Exchange& e) {
 
 // An exchange and what its members have bound so far.
 struct Meeting {
-  Meeting(const Exchange& e, const Tensor& t)
-      : exchange(e), tensor(t), barrier(std::max(1, participants(e))) {
+  Meeting(const Plan& plan, const Exchange& e)
+      : rows(plan, e), exchange(rows.exchange()), barrier(std::max(1, participants(e))) {
     View nothing;
     nothing.box.append(0, 0);
     in.resize(e.group.size(), nothing);
@@ -29,8 +30,8 @@ struct Meeting {
     for (size_t m = 0; m < e.group.size(); ++m) bound.push_back(!takes_part(e, m));
   }
 
-  Exchange exchange;
-  Tensor tensor;
+  CommonRows rows;
+  const Exchange& exchange;
   Barrier barrier;
   std::mutex mutex;  // guards what follows until all members are bound; then it is read only
   std::vector<View> in, out;
@@ -43,8 +44,7 @@ struct Meeting {
 struct Hub {
   explicit Hub(const Plan& plan)
       : everyone(static_cast<int>(std::max<size_t>(1, plan.devices.size()))) {
-    for (const Exchange& e : plan.exchanges)
-      meetings.push_back(std::make_unique<Meeting>(e, plan.tensors[static_cast<size_t>(e.tensor)]));
+    for (const Exchange& e : plan.exchanges) meetings.push_back(std::make_unique<Meeting>(plan, e));
   }
   std::vector<std::unique_ptr<Meeting>> meetings;
   Barrier everyone;
@@ -85,11 +85,11 @@ class ExchangeKernel : public Kernel {
 // Called once all members are bound.
 Status prepare(Meeting& meeting) {
   if (meeting.exchange.wire != Wire::kF32) {
-    CONVNET_ASSIGN_OR_RETURN(
-        meeting.rounds, encoded_rounds(meeting.exchange, meeting.tensor, meeting.in, meeting.out));
+    CONVNET_ASSIGN_OR_RETURN(meeting.rounds, encoded_rounds(meeting.exchange, meeting.rows.tensor(),
+                                                            meeting.in, meeting.out));
   } else {
-    CONVNET_ASSIGN_OR_RETURN(
-        meeting.steps, exchange_steps(meeting.exchange, meeting.tensor, meeting.in, meeting.out));
+    CONVNET_ASSIGN_OR_RETURN(meeting.steps, exchange_steps(meeting.exchange, meeting.rows.tensor(),
+                                                           meeting.in, meeting.out));
   }
   meeting.ready = true;
   return Status();
@@ -116,6 +116,8 @@ class LocalCommunicator : public Communicator {
     meeting.bound[member] = true;
     meeting.in[member] = in;
     meeting.out[member] = out;
+    CONVNET_RETURN_IF_ERROR(meeting.rows.renumber(member, meeting.in[member], meeting.out[member])
+                                .with_context(what + " (" + meeting.exchange.edge + ")"));
     if (std::find(meeting.bound.begin(), meeting.bound.end(), false) == meeting.bound.end())
       CONVNET_RETURN_IF_ERROR(
           prepare(meeting).with_context(what + " (" + meeting.exchange.edge + ")"));

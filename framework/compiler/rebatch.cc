@@ -260,9 +260,12 @@ class Rebatch {
       if (period_of(n) == passes) add_gradient(n, 0, passes);
     // Gradients of what the region reads are made up of the passes' where they are read.
     for (const Node& n : backward)
-      for (const Use& use : n.out)
+      for (const Use& use : n.out) {
+        std::vector<int> parts;
         for (int m = 0; m < passes; ++m)
-          g_.value(use.value).joined.push_back(slices_[static_cast<size_t>(m)].at(use.value));
+          parts.push_back(slices_[static_cast<size_t>(m)].at(use.value));
+        g_.value(use.value).joined = std::move(parts);
+      }
     for (Node& n : after) g_.nodes.push_back(std::move(n));
   }
 

@@ -424,7 +424,9 @@ class PlanSession : public Session {
       if (tensor.kind != TensorKind::kInput) continue;
       const bool label = tensor.attrs.has("input") && tensor.attrs.word("input") == "label";
       const auto have = static_cast<int64_t>(label ? batch.label.size() : batch.data.size());
-      const int64_t want = stored_count(tensor.format, Box(tensor.shape));
+      Box whole(tensor.shape);  // a sub-batch is taken from the batch
+      whole.set(0, 0, plan_.batch);
+      const int64_t want = stored_count(tensor.format, whole);
       if (have != want)
         return Status(Code::kData, "a batch has " + std::to_string(have) + " numbers of '" +
                                        tensor.name + "' when the plan takes " +

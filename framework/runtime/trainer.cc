@@ -126,7 +126,8 @@ class Trainer {
     if (batch->count == 0) return Status(Code::kData, "the training data are empty");
     begin_asking();
     CONVNET_ASSIGN_OR_RETURN(const StepResult result, session_.run(*batch, index, rate));
-    CONVNET_RETURN_IF_ERROR(end_asking("the end of step " + std::to_string(index + 1)));
+    if (ranks_.size() > 1)
+      CONVNET_RETURN_IF_ERROR(end_asking("the end of step " + std::to_string(index + 1)));
     if (!result.finite) return stop_not_finite(*batch, index);
     ++outcome_.step;
     outcome_.last_step.clear();
@@ -142,6 +143,7 @@ class Trainer {
       progress_.report({outcome_.step, epochs(), shown_sums_.text(), rate});
       shown_sums_.clear();
     }
+    if (ranks_.size() == 1) CONVNET_RETURN_IF_ERROR(end_asking(""));
     return Status();
   }
 

@@ -1,5 +1,6 @@
 # A small AlexNet (all its layers, dropout on), convolutions in data parallel, fully-connected layers split
 # by outputs, on any number of devices and processes.
+import json
 import shutil
 
 from train_case import *
@@ -11,6 +12,14 @@ SMALL = ["batch=128", "input={data: [3, 67, 67], label: {classes: 10}}",
          "data.train.synthetic={shape: [3, 67, 67], classes: 10, examples: 6400}",
          "data.test.synthetic={shape: [3, 67, 67], classes: 10, examples: 128}"]
 MPIRUN = shutil.which("mpirun")
+
+
+def tensors(checkpoint):
+    """The bytes of each tensor, without the model text, which says how the layers are split."""
+    end = 8 + int.from_bytes(checkpoint[:8], "little")
+    head = json.loads(checkpoint[8:end])
+    return {name: checkpoint[end + entry["data_offsets"][0]:end + entry["data_offsets"][1]]
+            for name, entry in head.items() if name != "__metadata__"}
 
 
 class SmallAlexNet(Case):
@@ -28,9 +37,9 @@ class SmallAlexNet(Case):
         return line
 
     def run_small(self, out, devices, scheme, steps, **kwargs):
-        """The checkpoint after the last step."""
+        """All tensors of the checkpoint after the last step, by name."""
         line = self.small_line(out, devices, scheme, steps, **kwargs)
         result = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=550)
         self.assertEqual(result.returncode, 0, f"{line}: {result.stderr.decode()}")
         self.assertNotIn("falls back", result.stderr.decode())
-        return self.checkpoint(out, steps)
+        return tensors(self.checkpoint(out, steps))

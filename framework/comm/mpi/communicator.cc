@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "framework/comm/barrier.h"
+#include "framework/comm/common_rows.h"
 #include "framework/comm/packing.h"
 #include "framework/comm/ranks.h"
 
@@ -18,8 +19,11 @@ namespace {
 
 // An exchange between ranks: what the members of this one have bound so far, and its rounds.
 struct Meeting {
-  Meeting(const Exchange& e, const Tensor& t, std::vector<int> r, int rank)
-      : exchange(e), tensor(t), ranks(std::move(r)), barrier(std::max(1, members_here(rank))) {
+  Meeting(const Plan& plan, const Exchange& e, std::vector<int> r, int rank)
+      : rows(plan, e),
+        exchange(rows.exchange()),
+        ranks(std::move(r)),
+        barrier(std::max(1, members_here(rank))) {
     View nothing;
     nothing.box.append(0, 0);
     in.resize(ranks.size(), nothing);
@@ -34,8 +38,8 @@ struct Meeting {
     return n;
   }
 
-  Exchange exchange;
-  Tensor tensor;
+  CommonRows rows;
+  const Exchange& exchange;
   std::vector<int> ranks;  // of each member
   std::string text;        // for people: "all_reduce of 'conv1.w.grad' for 'conv1' (m.yaml:7)"
   int tag = 0;             // of the first round
@@ -84,8 +88,7 @@ struct Hub : Member {
       }
       meetings.push_back(nullptr);
       if (crosses) {
-        meetings.back() = std::make_unique<Meeting>(e, plan.tensors[static_cast<size_t>(e.tensor)],
-                                                    std::move(ranks), world.rank());
+        meetings.back() = std::make_unique<Meeting>(plan, e, std::move(ranks), world.rank());
         meetings.back()->text = text_of(plan, e);
         meetings.back()->tag = tag;
       }
@@ -153,13 +156,10 @@ class CrossingKernel : public Kernel {
 
 // Called once all members of this rank are bound.
 Status prepare(Meeting& meeting, int rank) {
-  CONVNET_RETURN_IF_ERROR(check_wire(meeting.exchange, meeting.tensor));
-  for (size_t m = 0; m < meeting.ranks.size(); ++m)
-    if (meeting.ranks[m] == rank)
-      CONVNET_RETURN_IF_ERROR(
-          check_views(meeting.exchange, meeting.tensor, m, meeting.in[m], meeting.out[m]));
+  const Tensor& tensor = meeting.rows.tensor();
+  CONVNET_RETURN_IF_ERROR(check_wire(meeting.exchange, tensor));
   CONVNET_ASSIGN_OR_RETURN(std::vector<Round> rounds,
-                           make_rounds(meeting.exchange, meeting.tensor, meeting.ranks));
+                           make_rounds(meeting.exchange, tensor, meeting.ranks));
   const size_t count = rounds.size();
   for (size_t i = 0; i < count; ++i) {
     // Between two rounds the pieces lie in the results.
@@ -170,8 +170,8 @@ Status prepare(Meeting& meeting, int rank) {
       out[m].box = rounds[i].exchange.to[m].box;
     }
     Meeting::Phase phase;
-    phase.packing = std::make_unique<Packing>(std::move(rounds[i]), meeting.tensor, meeting.ranks,
-                                              rank, std::move(in));
+    phase.packing =
+        std::make_unique<Packing>(std::move(rounds[i]), tensor, meeting.ranks, rank, std::move(in));
     phase.steps = phase.packing->steps(out);
     phase.flight.reserve(phase.packing->incoming().size() + phase.packing->outgoing().size());
     meeting.phases.push_back(std::move(phase));
@@ -204,6 +204,8 @@ class RankCommunicator : public Communicator {
     meeting.bound[member] = true;
     meeting.in[member] = in;
     meeting.out[member] = out;
+    CONVNET_RETURN_IF_ERROR(meeting.rows.renumber(member, meeting.in[member], meeting.out[member])
+                                .with_context(what + " (" + meeting.exchange.edge + ")"));
     if (std::find(meeting.bound.begin(), meeting.bound.end(), false) == meeting.bound.end())
       CONVNET_RETURN_IF_ERROR(prepare(meeting, hub_->world.rank())
                                   .with_context(what + " (" + meeting.exchange.edge + ")"));
