@@ -170,8 +170,14 @@ class Placer {
   void find_wire(GraphLayer& layer) {
     layer.wire = parse_wire(schema::Wire_Name(layer.common->wire())).value();
     if (layer.wire != Wire::kOnebit) return;
+    const Span span = place(layer, L::kWireFieldNumber);
+    // A default is a mistake of all layers that have it, in one place.
+    if (std::ranges::any_of(diagnostics_.all(), [&](const Diagnostic& d) {
+          return d.span.source == span.source && d.span.begin == span.begin;
+        }))
+      return;
     diagnostics_
-        .error(place(layer, L::kWireFieldNumber),
+        .error(span,
                "layer '" + layer.name +
                    "' has wire: onebit, which needs what it leaves out of a step in the next one; "
                    "this version does not keep it")

@@ -35,15 +35,14 @@ Wire wire_of(const Graph& graph, const Value& value, const Node& reader, const U
   if (value.kind != TensorKind::kActivation || value.dtype != DType::kF32 || value.layer < 0 ||
       reader.layer < 0)
     return Wire::kF32;
-  const bool crosses = value.layer != reader.layer;
+  const Wire wire = graph.layer(reader.layer).wire;
+  if (value.layer == reader.layer) return value.layout.has_partial() ? wire : Wire::kF32;
   switch (use.role.kind) {
-    case RoleKind::kSum:
-      return graph.layer(reader.layer).wire;
     case RoleKind::kX:
     case RoleKind::kWhole:
-      return crosses ? graph.layer(reader.layer).wire : Wire::kF32;
+      return wire;
     case RoleKind::kDY:  // the gradient is made by the layer that read the value
-      return crosses ? graph.layer(value.layer).wire : Wire::kF32;
+      return graph.layer(value.layer).wire;
     default:
       return Wire::kF32;
   }
