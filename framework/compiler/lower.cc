@@ -3,6 +3,7 @@
 
 #include "framework/compiler/passes.h"
 #include "framework/plan/cost.h"
+#include "framework/plan/rows.h"
 
 namespace convnet {
 namespace {
@@ -244,29 +245,31 @@ class Lowering {
     int replica = 0;  // among the devices that hold the same part; -1: it holds none
   };
 
-  // Pieces of dimension 0 that both sides have: [first, first + count) of the sub-batch are the
-  // examples from `lo` on of the whole. Empty: the sides have the same rows.
+  // Pieces of dimension 0 that both sides have: rows [first, first + count) of the sub-batch are
+  // the rows from `lo` on of the whole, or of a larger sub-batch. Empty: the sides have the same
+  // rows.
   struct Segment {
     int64_t first = 0, lo = 0, count = 0;
   };
   struct Rows {
     std::vector<Segment> segments;
-    bool from_whole = false;  // the source is the whole batch, else the destination is
+    bool from_whole = false;  // the source is the whole, else the destination is
   };
 
   // In how many exchanges the rows go over: in one where each member's box of the whole meets one
   // segment at most, else one for each segment.
   std::vector<Rows> shared_rows(const Value& source, const Value& target,
                                 const std::vector<Member>& members) const {
-    const bool sub_source = source.attrs.has("rows"), sub_target = target.attrs.has("rows");
-    if (sub_source == sub_target) return {Rows{}};
+    const auto rows_of = [](const Value& value) {
+      return value.attrs.has("rows") ? value.attrs.list("rows") : std::vector<int64_t>();
+    };
+    const RowMap from(rows_of(source)), to(rows_of(target));
+    if (from == to) return {Rows{}};
+    const bool sub_target = target.shape[0] <= source.shape[0];
     Rows all{{}, sub_target};
-    const std::vector<int64_t> rows = (sub_target ? target : source).attrs.list("rows");
-    int64_t first = 0;
-    for (size_t i = 0; i < rows.size(); i += 2) {
-      all.segments.push_back({first, rows[i], rows[i + 1] - rows[i]});
-      first += rows[i + 1] - rows[i];
-    }
+    for (const RowRun& run : sub_target ? common_rows(to, 0, target.shape[0], from)
+                                        : common_rows(from, 0, source.shape[0], to))
+      all.segments.push_back({run.from, run.to, run.count});
     const bool single = std::ranges::all_of(members, [&](const Member& m) {
       const Box& box = (sub_target ? m.from : m.to).box;
       return box.empty() || std::ranges::count_if(all.segments, [&](const Segment& s) {

@@ -129,7 +129,7 @@ std::optional<Exchange> in_common_rows(const Exchange& exchange, const Tensor& t
   const RowMap from = row_map(tensor), to = row_map(into);
   Exchange e = exchange;
   if (from == to) return e;
-  const bool judged_by_receiver = !to.is_identity();
+  const bool judged_by_receiver = into.shape[0] <= tensor.shape[0];
   if (judged_by_receiver ? replace_boxes(&e.from, from, to) : replace_boxes(&e.to, to, from))
     return e;
   return std::nullopt;

@@ -60,8 +60,8 @@ std::vector<RowRun> common_rows(const RowMap& from, int64_t lo, int64_t hi, cons
 std::optional<Box> map_box(const Box& box, const RowMap& from, const RowMap& to);
 
 // The exchange with the boxes of both sides in one numbering of rows, in which its pattern, its
-// bytes and what covers what are judged: that of the side that has `rows` (the receiving one, if
-// both have). Nothing if a box has no single image there.
+// bytes and what covers what are judged: that of the side with fewer rows (the receiving one, if
+// they have as many). Nothing if a box has no single image there.
 std::optional<Exchange> in_common_rows(const Exchange& exchange, const Tensor& tensor,
                                        const Tensor& into);
 

@@ -111,18 +111,6 @@ std::string grouped(int64_t n) {
   return s;
 }
 
-std::string bytes_text(int64_t bytes) {
-  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
-    value /= 1024;
-    ++unit;
-  }
-  return fmt::format("{:.1f} {}", value, kUnits[unit]);
-}
-
 std::string flops_text(int64_t flops) {
   const auto v = static_cast<double>(flops);
   if (v >= 1e12) return fmt::format("{:.3f} TFLOP", v / 1e12);
@@ -135,6 +123,18 @@ double ratio(int64_t a, int64_t b) {
 }
 
 }  // namespace
+
+std::string bytes_text(int64_t bytes) {
+  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
+    value /= 1024;
+    ++unit;
+  }
+  return fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
 
 const char* direction_name(PlanSummary::Direction direction) {
   switch (direction) {

@@ -156,7 +156,7 @@ TEST(VerifyPlan, Exchanges) {
   const std::string two = "train_2_devices", part = "loss_on_1_of_2";
   for (const Case& c : std::vector<Case>{
            {two, "order=tree bytes=32", "order=none bytes=32", "order",
-            "has sums of 2 parts and order=none"},
+            "adds 2 parts with order=none"},
            {two, "order=tree bytes=32", "order=rank bytes=32", "order",
             "are subtrees of the canonical tree, so the order is tree"},
            {two, "bytes=144", "bytes=148", "bytes", "records 148 bytes, its boxes take 144"},

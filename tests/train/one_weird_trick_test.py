@@ -22,6 +22,16 @@ class OneWeirdTrick(SmallAlexNet):
                                  sets=["defaults.fc.update_period=1"])
         self.assertFalse(variant == exact, "fully-connected layers were updated once a step")
 
+    def test_small_versions_of_the_model_files(self):
+        files = {"alexnet-owt-2": (2, SMALL), "alexnet-owt-8": (8, SMALL), "alexnet-two-tower": (2, SMALL),
+                 "vgg-d-spatial": (4, [s.replace("67, 67", "32, 32").replace("128", "32") for s in SMALL])}
+        for name, (devices, sets) in files.items():
+            with self.subTest(name):
+                model = os.path.join(SOURCE, f"model-defs/{name}.yaml")
+                weights = self.run_small(f"{name}-placed", devices, None, 2, model=model, sets=sets)
+                self.assertTrue(self.run_small(f"{name}-serial", 1, None, 2, model=model, sets=sets) == weights,
+                                "weights differ")
+
 
 if __name__ == "__main__":
     main()

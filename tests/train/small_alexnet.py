@@ -27,10 +27,11 @@ class SmallAlexNet(Case):
         self.folder = tempfile.mkdtemp(prefix="convnet-train-")
         self.addCleanup(subprocess.run, ["rm", "-rf", self.folder])
 
-    def small_line(self, out, devices, scheme, steps, sets=(), ranks=1, args=()):
-        line = [PROGRAM, "train", MODEL, "--devices", str(devices), "--threads", "1",
+    def small_line(self, out, devices, scheme, steps, sets=(), ranks=1, args=(), model=MODEL):
+        line = [PROGRAM, "train", model, "--devices", str(devices), "--threads", "1",
                 "--steps", str(steps), "--out", self.path(out), *args]
-        for setting in [*SMALL, f"defaults.fc.exchange={scheme}", *sets]:
+        schemes = [f"defaults.fc.exchange={scheme}"] if scheme else []
+        for setting in [*(SMALL if model == MODEL else []), *schemes, *sets]:
             line += ["--set", setting]
         if ranks > 1:
             line = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), *line]

@@ -55,7 +55,7 @@ class ExchangeCheck {
       fault("wire", as + "but stays on one device");
   }
 
-  // How many partial sums make up each element, the same for all sources.
+  // How many partial sums make up each element, the same everywhere.
   bool sums() {
     bool good = true;
     for (size_t m = 0; m < members(); ++m) {
@@ -66,33 +66,41 @@ class ExchangeCheck {
           good = false;
         }
       }
-      if (!to(m).empty() && e_.to[m].of != 1) {
-        fault("partial",
-              fmt::format("brings partial sum {} of {} to device {}, must bring complete "
-                          "values",
-                          e_.to[m].k, e_.to[m].of, e_.group[m]));
-        good = false;
+      if (!to(m).empty()) {
+        if (to_of_ == 0) to_of_ = e_.to[m].of;
+        if (e_.to[m].of != to_of_) {
+          fault("partial", fmt::format("makes sums of {} and of {} parts", to_of_, e_.to[m].of));
+          good = false;
+        }
       }
     }
     if (of_ == 0) {
       fault("cover", "has no source");
       return false;
     }
-    if ((of_ > 1) != (e_.order != Exchange::Order::kNone)) {
+    if (to_of_ == 0) {
+      fault("cover", "has no destination");
+      return false;
+    }
+    if (of_ % to_of_ != 0) {
+      fault("partial", fmt::format("makes sums of {} parts from sums of {}", to_of_, of_));
+      return false;
+    }
+    each_ = of_ / to_of_;
+    if ((each_ > 1) != (e_.order != Exchange::Order::kNone)) {
       fault("order",
-            fmt::format("has sums of {} parts and order={}", of_, exchange_order_name(e_.order)));
+            fmt::format("adds {} parts with order={}", each_, exchange_order_name(e_.order)));
       good = false;
     }
     return good;
   }
 
-  // Every element wanted comes from exactly one complete source, or once from each partial sum.
+  // Every element wanted comes from exactly one source, or once from each partial sum of its part.
   bool cover() {
-    bool good = true, any = false;
+    bool good = true;
     for (size_t d = 0; d < members(); ++d) {
-      any |= !to(d).empty();
       if (to(d).empty()) continue;
-      for (int k = 0; k < of_; ++k) {
+      for (int k = e_.to[d].k * each_; k < (e_.to[d].k + 1) * each_; ++k) {
         BoxSet arrived;
         int64_t count = 0;
         for (size_t s = 0; s < members(); ++s) {
@@ -112,8 +120,7 @@ class ExchangeCheck {
         good &= missing.empty() && count == to(d).count();
       }
     }
-    if (!any) fault("cover", "has no destination");
-    return good && any;
+    return good;
   }
 
   static const Box* only(const std::vector<Part>& parts) {
@@ -155,18 +162,21 @@ class ExchangeCheck {
     }
     return h;
   }
-  // Each member has its own one of as many partial sums as there are members.
+  // Each member has its own one of as many partial sums as there are members, which all add up to
+  // the same part.
   bool one_sum_each() const {
-    if (of_ != static_cast<int>(members())) return false;
+    if (each_ != static_cast<int>(members())) return false;
     std::vector<bool> seen(members(), false);
-    for (const Part& p : e_.from) seen[static_cast<size_t>(p.k)] = true;
-    return std::find(seen.begin(), seen.end(), false) == seen.end();
+    for (const Part& p : e_.from) seen[static_cast<size_t>(p.k % each_)] = true;
+    return std::find(seen.begin(), seen.end(), false) == seen.end() &&
+           std::all_of(e_.from.begin(), e_.from.end(),
+                       [&](const Part& p) { return p.k / each_ == e_.from[0].k / each_; });
   }
 
   // Judged by the boxes of this group alone: it may move a part of the tensor.
   bool has_pattern() const {
     if (members() == 1) return e_.kind == Kind::kBoxes;  // a copy on one device
-    const bool copies = of_ == 1;
+    const bool copies = each_ == 1;
     const Box *all_from = common(e_.from), *all_to = common(e_.to);
     const Box *one_from = only(e_.from), *one_to = only(e_.to);
     switch (e_.kind) {
@@ -253,7 +263,8 @@ class ExchangeCheck {
   const Exchange& e_;
   int id_;
   Faults& faults_;
-  int of_ = 0;
+  int of_ = 0, to_of_ = 0;  // parts of what is sent, and of what is made of it
+  int each_ = 0;            // parts sent that add up to one made
 };
 
 // Every member that holds or wants something issues the exchange, once, with those very boxes; all

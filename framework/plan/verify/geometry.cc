@@ -102,6 +102,7 @@ class Geometry : InstrGeometry {
   // Only sums pass partial sums on, and only some operations make them.
   void partial_operands() {
     if (instr_.op == Op::kExchange || instr_.op == Op::kSum) return;
+    if (instr_.op == Op::kGuard) return;  // sums.cc
     const bool linear = instr_.op == Op::kAdd && instr_.attrs.word("act") == "none";
     for (const Operand& o : instr_.in) {
       const Part& p = part(o);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,15 +16,18 @@
 namespace convnet {
 namespace {
 
-// Operand `second` of forward operation `first`: a place where a tensor is read. The gradient of a
-// tensor is the sum of what comes back through all such places.
+// Operand `second` of forward operation `first`: a place where a tensor is read, or its rows under
+// another name. The gradient of a tensor is the sum of what comes back through all such places.
 using Place = std::pair<int, int>;
 
 // What a tensor of the backward pass can be taken for: the part of the gradient of `tensor` that
-// comes back through `places`. `before_act`: of the producer's result before its activation.
+// comes back through `places`. `before_act`: of the producer's result before its activation. Of an
+// activation this holds for the rows that stand for `examples`; that of a parameter is the sum over
+// them.
 struct Reading {
   int tensor = -1;
   bool before_act = false;
+  Examples examples;
   std::vector<Place> places;  // sorted
   bool operator==(const Reading&) const = default;
 };
@@ -55,6 +59,7 @@ class Gradients {
       if (is_gradient(op.out[0])) backward(op);
     if (faults_.count() > before) return;
     for (const LogicalOp& op : program_.updates) update(op);
+    all_applied();
     unused();
     dropout_keys();
   }
@@ -75,10 +80,12 @@ class Gradients {
     const bool is_backward = op_info(op.op).text.find("bwd") != std::string_view::npos;
     const bool reads_gradient =
         std::any_of(op.in.begin(), op.in.end(), [&](int t) { return is_gradient(t); });
-    if (op.op == Op::kAdd && reads_gradient) {
+    if ((op.op == Op::kAdd || op.op == Op::kRowsJoin) && reads_gradient) {
       for (int t : op.in)
         if (!is_gradient(t))
-          fault(op, "gradient", fmt::format("adds the value '{}' to gradients", name(t)));
+          fault(op, "gradient",
+                fmt::format("{} the value '{}' {} gradients", op.op == Op::kAdd ? "adds" : "puts",
+                            name(t), op.op == Op::kAdd ? "to" : "among"));
     } else if (reads_gradient && !is_backward) {
       fault(op, "gradient", "computes a value of the forward pass from a gradient");
     } else if (is_backward && op.op != Op::kSoftmaxLossBwd) {
@@ -90,20 +97,6 @@ class Gradients {
       for (int x : op.in) is_trained_[at(t)] = is_trained_[at(t)] || is_trained_[at(x)];
     }
     for (int t : op.in) is_used_[at(t)] = true;
-  }
-
-  static size_t gradient_operand(Op op) {
-    switch (op) {
-      case Op::kConvBwdWeight:
-      case Op::kFcBwdWeight:
-      case Op::kPoolMaxBwd:
-      case Op::kActBwd:
-        return 1;
-      case Op::kLrnBwd:
-        return 3;
-      default:
-        return 0;
-    }
   }
 
   // Every loss has its gradient, once, with its weight over the batch.
@@ -137,7 +130,7 @@ class Gradients {
     for (size_t n = program_.ops.size(); n-- > 0;) {
       const LogicalOp& op = program_.ops[n];
       const int i = static_cast<int>(n);
-      if (is_gradient(op.out[0])) continue;
+      if (is_gradient(op.out[0]) || op.op == Op::kRowsJoin) continue;
       for (int t : op.out)
         if (!places_[at(t)].empty()) reaches_loss_[i] = true;
       if (!reaches_loss_.contains(i)) continue;
@@ -145,7 +138,8 @@ class Gradients {
       const bool is_loss = op.op == Op::kSoftmaxLossFwd || op.op == Op::kSoftmaxNorm;
       const size_t operands = is_loss ? 1 : op.in.size();
       for (size_t k = 0; k < operands; ++k)
-        places_[at(op.in[k])].emplace_back(i, static_cast<int>(k));
+        for (const Origin& o : program_.origins[at(op.in[k])])
+          places_[at(o.tensor)].emplace_back(i, static_cast<int>(k));
       for (int t : op.out)
         if (is_loss && !places_[at(t)].empty())
           fault(op, "gradient",
@@ -156,7 +150,29 @@ class Gradients {
     for (auto& p : places_) std::sort(p.begin(), p.end());
   }
 
-  bool complete(const Reading& r) const { return r.places == places_[at(r.tensor)]; }
+  bool is_parameter(int tensor) const {
+    return plan_.tensors[at(tensor)].kind == TensorKind::kParameter;
+  }
+
+  // Where the gradient of a tensor for some examples comes from.
+  std::vector<Place> places_of(int tensor, const Examples& examples) const {
+    std::vector<Place> all;
+    for (const Place& place : places_[at(tensor)]) {
+      const LogicalOp& op = program_.ops[at(place.first)];
+      const int rows = is_parameter(tensor) ? op.out[0] : op.in[at(place.second)];
+      if (program_.examples[at(rows)].overlaps(examples)) all.push_back(place);
+    }
+    return all;
+  }
+  bool complete(const Reading& r) const { return r.places == places_of(r.tensor, r.examples); }
+
+  // What comes back through operand `k` of operation `op`, under the names that its rows had first.
+  std::vector<Reading> through(int op, size_t k, const Examples& examples) const {
+    std::vector<Reading> all;
+    for (const Origin& o : program_.origins_of(program_.ops[at(op)].in[k], examples))
+      all.push_back({o.tensor, false, o.examples, {{op, static_cast<int>(k)}}});
+    return all;
+  }
 
   static bool has_no_act(const LogicalOp& op) {
     return op.attrs.has("act") && op.attrs.word("act") == "none";
@@ -175,32 +191,43 @@ class Gradients {
       const int p = program_.producer[at(r.tensor)];
       if (p < 0 || !complete(r)) continue;
       const LogicalOp& op = program_.ops[at(p)];
-      if (!r.before_act && has_no_act(op)) todo.push_back({r.tensor, true, r.places});
+      if (!r.before_act && has_no_act(op)) todo.push_back({r.tensor, true, r.examples, r.places});
       const size_t terms = op.op == Op::kAdd ? op.in.size() : op.op == Op::kBiasFwd ? 1 : 0;
       if (r.before_act)
         for (size_t k = 0; k < terms; ++k)
-          todo.push_back({op.in[k], false, {{p, static_cast<int>(k)}}});
+          for (const Reading& term : through(p, k, r.examples)) todo.push_back(term);
     }
   }
 
-  // The forward operations whose result's gradient `dy` is, complete, among those that `fits`: two
-  // that read the same operands and whose results are added have one gradient. None and a fault if
-  // there is none.
-  std::vector<int> forwards_of(const LogicalOp& op, int dy, bool before_act,
-                               const std::function<bool(const LogicalOp&)>& fits) {
-    std::vector<int> all;
+  // A forward operation, and the examples for which a tensor is the gradient of its result.
+  struct Forward {
+    int op;
+    Examples examples;
+  };
+
+  // The forward operations whose result's gradient `dy` is, complete, among those that `fits`: of
+  // each pass its own; two that read the same operands and whose results are added have one
+  // gradient. None and a fault if not all examples of `dy` have one.
+  std::vector<Forward> forwards_of(
+      const LogicalOp& op, int dy, bool before_act,
+      const std::function<bool(const LogicalOp&, const Examples&)>& fits) {
+    std::vector<Forward> all;
+    Examples found;
     const Reading* partial = nullptr;
     for (const Reading& r : readings_[at(dy)]) {
       const int p = program_.producer[at(r.tensor)];
-      if (p < 0 || !fits(program_.ops[at(p)])) continue;
-      if (!complete(r))
+      if (p < 0 || !fits(program_.ops[at(p)], r.examples)) continue;
+      if (!complete(r)) {
         partial = &r;
-      else if (r.before_act == before_act)
-        all.push_back(p);
+      } else if (r.before_act == before_act) {
+        all.push_back({p, r.examples});
+        found = found.with(r.examples);
+      }
     }
-    if (!all.empty()) return all;
+    const Examples missing = program_.examples[at(dy)].without(found);
+    if (!all.empty() && missing.empty()) return all;
     if (partial != nullptr) {
-      for (const Place& place : places_[at(partial->tensor)])
+      for (const Place& place : places_of(partial->tensor, partial->examples))
         if (!std::binary_search(partial->places.begin(), partial->places.end(), place)) {
           fault(op, "gradient-incomplete",
                 fmt::format(
@@ -211,9 +238,10 @@ class Gradients {
       return {};
     }
     fault(op, "gradient",
-          fmt::format("'{}' is {}, not the gradient of a result of the same operation with these "
+          fmt::format("'{}' is {}, not{} the gradient of a result of the same operation with these "
                       "operands and attributes",
-                      name(dy), describe(dy)));
+                      name(dy), describe(dy),
+                      all.empty() ? "" : fmt::format(" for the examples {}", missing.str())));
     return {};
   }
 
@@ -226,6 +254,7 @@ class Gradients {
 
   static bool same_attrs(const LogicalOp& forward, const LogicalOp& backward) {
     for (const auto& [attr, value] : backward.attrs.all()) {
+      if (attr == "rows") continue;  // those of its tensors
       const Attrs::Value* other = forward.attrs.find(attr);
       if (other == nullptr || !(*other == value)) return false;
     }
@@ -240,6 +269,8 @@ class Gradients {
         return act_backward(op);
       case Op::kAdd:
         return sum(op);
+      case Op::kRowsJoin:
+        return rows_join(op);
       default:
         break;
     }
@@ -288,27 +319,65 @@ class Gradients {
       default:
         return;
     }
-    const auto fits = [&](const LogicalOp& f) {
+    const auto fits = [&](const LogicalOp& f, const Examples& examples) {
       if (f.op != forward_op || !same_attrs(f, op)) return false;
       for (const auto& [theirs, ours] : same_in)
-        if (f.in[theirs] != op.in[ours]) return false;
+        if (!program_.same_values(f.in[theirs], op.in[ours], examples)) return false;
       for (const auto& [theirs, ours] : same_out)
-        if (f.out[theirs] != op.in[ours]) return false;
+        if (!program_.same_values(f.out[theirs], op.in[ours], examples)) return false;
       return op.op == Op::kConcatBwd ? f.in.size() == op.out.size()
                                      : f.in.size() >= first_operand + op.out.size();
     };
-    for (int f : forwards_of(op, op.in[gradient_operand(op.op)], before_act, fits))
-      for (size_t i = 0; i < op.out.size(); ++i) {
-        const size_t operand = first_operand + i;
-        add_reading(op.out[i],
-                    {program_.ops[at(f)].in[operand], false, {{f, static_cast<int>(operand)}}});
+    const int dy = op.in[gradient_operand(op.op)];
+    const std::vector<Forward> forwards = forwards_of(op, dy, before_act, fits);
+    for (size_t i = 0; i < op.out.size(); ++i) {
+      const size_t operand = first_operand + i;
+      if (first_operand == 1) {
+        of_parameter(op.out[i], operand, forwards, program_.examples[at(dy)]);
+        continue;
       }
+      for (const Forward& f : forwards)
+        for (const Reading& r : through(f.op, operand, f.examples)) add_reading(op.out[i], r);
+    }
+  }
+
+  // A gradient of a parameter sums over examples, of each pass those of its own.
+  void of_parameter(int gradient, size_t operand, const std::vector<Forward>& forwards,
+                    const Examples& examples) {
+    std::set<int> parameters;
+    for (const Forward& f : forwards) parameters.insert(program_.ops[at(f.op)].in[operand]);
+    for (int w : parameters) {
+      std::vector<Forward> its;
+      for (const Forward& f : forwards)
+        if (program_.ops[at(f.op)].in[operand] == w) its.push_back(f);
+      choose(gradient, static_cast<int>(operand), its, examples, {w, false, examples, {}});
+    }
+  }
+
+  // Adds a reading for each choice of operations that takes each of the examples left once.
+  void choose(int gradient, int operand, const std::vector<Forward>& forwards, const Examples& left,
+              Reading so_far) {
+    if (readings_[at(gradient)].size() >= kMaxReadings) return;
+    if (left.empty()) {
+      std::sort(so_far.places.begin(), so_far.places.end());
+      so_far.places.erase(std::unique(so_far.places.begin(), so_far.places.end()),
+                          so_far.places.end());
+      return add_reading(gradient, so_far);
+    }
+    const Examples first(left.first(), left.first() + 1);
+    for (const Forward& f : forwards) {
+      if (!f.examples.contains(first) || !left.contains(f.examples)) continue;
+      Reading next = so_far;
+      next.places.emplace_back(f.op, operand);
+      choose(gradient, operand, forwards, left.without(f.examples), next);
+    }
   }
 
   void loss_backward(const LogicalOp& op) {
     for (const Loss& loss : losses_)
       if (loss.prob == op.in[0]) {
-        add_reading(op.out[0], {loss.x, false, {{loss.op, 0}}});
+        for (const Reading& r : through(loss.op, 0, program_.examples[at(loss.x)]))
+          add_reading(op.out[0], r);
         return;
       }
     fault(op, "loss", fmt::format("'{}' is no result of a loss", name(op.in[0])));
@@ -316,16 +385,27 @@ class Gradients {
 
   void act_backward(const LogicalOp& op) {
     const int y = op.in[0];
-    const std::vector<int> all = forwards_of(op, op.in[1], false, [&](const LogicalOp& forward) {
-      return forward.out[0] == y && forward.attrs.has("act") && same_attrs(forward, op);
-    });
-    if (all.empty()) return;
-    const int f = all.front();  // the one producer of y
-    const LogicalOp& forward = program_.ops[at(f)];
-    if (forward.op == Op::kActFwd)
-      add_reading(op.out[0], {forward.in[0], false, {{f, 0}}});
-    else
-      add_reading(op.out[0], {y, true, places_[at(y)]});
+    const std::vector<Forward> all =
+        forwards_of(op, op.in[1], false, [&](const LogicalOp& forward, const Examples& examples) {
+          return forward.attrs.has("act") && same_attrs(forward, op) &&
+                 program_.same_values(forward.out[0], y, examples);
+        });
+    for (const Forward& f : all) {
+      const LogicalOp& forward = program_.ops[at(f.op)];
+      const int result = forward.out[0];
+      if (forward.op == Op::kActFwd)
+        for (const Reading& r : through(f.op, 0, f.examples)) add_reading(op.out[0], r);
+      else
+        add_reading(op.out[0], {result, true, f.examples, places_of(result, f.examples)});
+    }
+  }
+
+  void rows_join(const LogicalOp& op) {
+    for (int source : op.in)
+      for (Reading r : readings_[at(source)]) {
+        r.examples = r.examples.common(program_.examples[at(op.out[0])]);
+        if (!r.examples.empty()) add_reading(op.out[0], r);
+      }
   }
 
   // A sum of parts of one gradient that come through different places.
@@ -349,7 +429,10 @@ class Gradients {
     }
     for (const Reading& r : readings_[at(op.in[operand])]) {
       if (r.tensor != so_far.tensor || r.before_act != so_far.before_act) continue;
-      Reading both{r.tensor, r.before_act, {}};
+      // Sums over other examples are no rows of which some can be left out.
+      if (is_parameter(r.tensor) && !(r.examples == so_far.examples)) continue;
+      Reading both{r.tensor, r.before_act, r.examples.common(so_far.examples), {}};
+      if (both.examples.empty()) continue;
       std::merge(r.places.begin(), r.places.end(), so_far.places.begin(), so_far.places.end(),
                  std::back_inserter(both.places));
       if (std::adjacent_find(both.places.begin(), both.places.end()) != both.places.end()) continue;
@@ -358,18 +441,53 @@ class Gradients {
     }
   }
 
+  // The losses' scales are over the whole batch; an update by some of its examples makes up for
+  // that.
   void update(const LogicalOp& op) {
     const int dw = op.in[0], w = op.in[1];
     is_used_[at(dw)] = true;
-    // The losses' scales are over the whole batch, as is a complete gradient.
-    if (op.attrs.has("scale") && op.attrs.real("scale") != 1)
+    const Examples& examples = program_.examples[at(dw)];
+    const double scale = static_cast<double>(plan_.batch) / static_cast<double>(examples.count());
+    const double recorded = op.attrs.has("scale") ? op.attrs.real("scale") : 1;
+    if (recorded != scale)
       fault(op, "update-scale",
-            fmt::format("scales the gradient of the whole batch by {}", op.attrs.real("scale")));
-    for (const Reading& r : readings_[at(dw)])
-      if (r.tensor == w && complete(r)) return;
+            fmt::format("scales the gradient of {} examples by {}, the batch of {} is {} times as "
+                        "many",
+                        examples.count(), recorded, plan_.batch, scale));
+    Examples& applied = applied_[w];
+    if (applied.overlaps(examples))
+      fault(op, "updated-twice",
+            fmt::format("'{}' is updated by gradients of the examples {} twice", name(w),
+                        applied.common(examples).str()));
+    applied = applied.with(examples);
+    const Reading* partial = nullptr;
+    for (const Reading& r : readings_[at(dw)]) {
+      if (r.tensor != w) continue;
+      if (complete(r)) return;
+      partial = &r;
+    }
+    if (partial != nullptr)
+      for (const Place& place : places_of(w, partial->examples))
+        if (!std::binary_search(partial->places.begin(), partial->places.end(), place))
+          return fault(op, "gradient-incomplete",
+                       fmt::format("'{}' lacks the part of the gradient of '{}' that comes through "
+                                   "layer '{}'",
+                                   name(dw), name(w), layer_name(place.first)));
     fault(op, "gradient",
           fmt::format("'{}' is {}, must be the complete gradient of '{}'", name(dw), describe(dw),
                       name(w)));
+  }
+
+  // All examples of the batch lead to an update of each parameter that is trained.
+  void all_applied() {
+    const Examples batch(0, plan_.batch);
+    for (const LogicalOp& op : program_.updates) {
+      const Examples& applied = applied_[op.in[1]];
+      if (!(applied == batch))
+        fault(op, "gradient-incomplete",
+              fmt::format("nothing updates '{}' by the gradient of the examples {}", name(op.in[1]),
+                          batch.without(applied).str()));
+    }
   }
 
   // A gradient of anything that depends on a parameter that is trained leads to an update.
@@ -384,16 +502,27 @@ class Gradients {
     }
   }
 
-  // Layers with one key would drop the same elements.
+  // Layers with one key would drop the same elements, and passes of one layer with different keys
+  // others than the whole batch at once.
   void dropout_keys() {
-    std::map<int64_t, int> layers;
+    std::vector<const LogicalOp*> all;
     for (const LogicalOp& op : program_.ops) {
       if (op.op != Op::kDropoutFwd) continue;
-      const auto [entry, is_new] = layers.emplace(op.attrs.integer("key"), op.layer);
-      if (!is_new)
-        fault(op, "dropout-key",
-              fmt::format("the key {} is that of layer '{}' already", entry->first,
-                          plan_.layers[at(entry->second)].name));
+      const int64_t key = op.attrs.integer("key");
+      for (const LogicalOp* other : all) {
+        const bool same_key = key == other->attrs.integer("key");
+        const bool passes = op.layer == other->layer && !program_.examples[at(op.out[0])].overlaps(
+                                                            program_.examples[at(other->out[0])]);
+        if (same_key && !passes)
+          fault(op, "dropout-key",
+                fmt::format("the key {} is that of layer '{}' already", key,
+                            plan_.layers[at(other->layer)].name));
+        else if (!same_key && passes)
+          fault(op, "dropout-key",
+                fmt::format("the key {} is not that of the examples {} of the same layer", key,
+                            program_.examples[at(other->out[0])].str()));
+      }
+      all.push_back(&op);
     }
   }
 
@@ -404,6 +533,7 @@ class Gradients {
   std::vector<bool> is_gradient_, is_used_,
       is_trained_;                          // per tensor; trained: depends on an updated parameter
   std::map<int, bool> reaches_loss_;        // forward operations
+  std::map<int, Examples> applied_;         // per parameter, those that updated it
   std::vector<std::vector<Place>> places_;  // per tensor, sorted
   std::vector<std::vector<Reading>> readings_;  // per tensor of the backward pass
 };

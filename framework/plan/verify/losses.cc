@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "framework/plan/verify/geometry.h"
 #include "framework/plan/verify/program.h"
@@ -141,6 +143,9 @@ class Losses {
       else if (op.op == Op::kSoftmaxMetrics)
         metrics(op);
     }
+    std::map<int, std::vector<Loss*>> passes;  // by metrics
+    for (Loss& loss : found_) passes[loss.metrics].push_back(&loss);
+    for (auto& [tensor, all] : passes) number(tensor, &all);
     return std::move(found_);
   }
 
@@ -150,6 +155,43 @@ class Losses {
   }
   void fault(const LogicalOp& op, std::string message) {
     faults_.in_instr(op.device, op.instr, "loss", std::move(message));
+  }
+
+  // What makes the metrics of a loss.
+  const LogicalOp& maker(const Loss& loss) const {
+    const LogicalOp& op = program_.ops[static_cast<size_t>(loss.op)];
+    if (op.op == Op::kSoftmaxLossFwd) return op;
+    return *std::find_if(program_.ops.begin(), program_.ops.end(), [&](const LogicalOp& other) {
+      return other.op == Op::kSoftmaxMetrics && other.in[1] == op.out[1];
+    });
+  }
+  const Examples& examples(const Loss& loss) const {
+    return program_.examples[static_cast<size_t>(loss.x)];
+  }
+
+  // The passes of one loss are the same operation, and count every example of the batch once.
+  void number(int metrics, std::vector<Loss*>* passes) {
+    std::sort(passes->begin(), passes->end(), [&](const Loss* a, const Loss* b) {
+      return examples(*a).first() < examples(*b).first();
+    });
+    Examples all;
+    const LogicalOp& first = maker(*passes->front());
+    for (size_t m = 0; m < passes->size(); ++m) {
+      Loss& loss = *(*passes)[m];
+      loss.pass = static_cast<int>(m);
+      const LogicalOp& op = maker(loss);
+      if (op.op != first.op || op.layer != first.layer || !(op.attrs == first.attrs))
+        fault(op, fmt::format("makes '{}', which another operation makes of the examples {}",
+                              name(metrics), examples(*passes->front()).str()));
+      if (all.overlaps(examples(loss)))
+        fault(op, fmt::format("counts the examples {} in '{}' a second time",
+                              all.common(examples(loss)).str(), name(metrics)));
+      all = all.with(examples(loss));
+    }
+    const Examples batch(0, plan_.batch);
+    if (!(all == batch))
+      fault(first, fmt::format("nothing counts the examples {} in '{}'", batch.without(all).str(),
+                               name(metrics)));
   }
 
   // Statistics of the same scores and label, and one sum of metrics.

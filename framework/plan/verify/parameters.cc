@@ -1,13 +1,14 @@
-// Parameters through one step: read while old, updated once, and new everywhere in the end. And the
-// guard, which must stop all devices at the same place, before any of them is changed.
+// Parameters through one step: read before the update that their examples lead to, updated once by
+// each of their gradients, and new everywhere in the end.
 #include <fmt/format.h>
 
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "framework/plan/verify/box_set.h"
-#include "framework/plan/verify/faults.h"
+#include "framework/plan/verify/program.h"
 
 namespace convnet {
 namespace {
@@ -45,19 +46,18 @@ class Ages {
 
 class ParameterCheck {
  public:
-  ParameterCheck(const Plan& plan, Faults& faults)
+  ParameterCheck(const Plan& plan, const Program& program, Faults& faults)
       : plan_(plan),
+        program_(program),
         faults_(faults),
-        updated_(plan.tensors.size(), false),
+        updates_(plan.tensors.size()),
         at_(plan.devices.size(), 0) {
     for (const DevicePlan& d : plan.devices) {
       ages_.emplace_back();
       for (const Buffer& b : d.buffers) ages_.back().emplace_back(b.part.box);
-      for (const Instr& i : d.instrs)
-        if (i.op == Op::kUpdateSgd)
-          for (const Operand& o : i.out)
-            updated_[static_cast<size_t>(buffer_of(d, o).tensor)] = true;
     }
+    for (const LogicalOp& op : program.updates)
+      for (int t : op.out) updates_[static_cast<size_t>(t)].push_back(op.in[0]);
   }
 
   // The devices in step: an exchange happens when all its members have come to it, which
@@ -97,26 +97,53 @@ class ParameterCheck {
       ++at;
   }
 
+  // How many updates must have come before an instruction that reads the parameter or state: those
+  // by the gradients before the one that its examples lead to. -1: they lead to no single one.
+  int due(const Instr& i, const DevicePlan& device, int tensor) const {
+    const std::vector<int>& gradients = updates_[static_cast<size_t>(tensor)];
+    if (gradients.empty()) return 0;
+    const bool update = i.op == Op::kUpdateSgd;
+    const int leads = buffer_of(device, update ? i.in[0] : i.out[0]).tensor;
+    for (size_t n = 0; n < gradients.size(); ++n)
+      if (update ? gradients[n] == leads : examples(gradients[n]).contains(examples(leads)))
+        return static_cast<int>(n);
+    return -1;
+  }
+  const Examples& examples(int tensor) const {
+    return program_.examples[static_cast<size_t>(tensor)];
+  }
+
   void step(int d, int index, const Instr& i) {
     const bool update = i.op == Op::kUpdateSgd;
     for (const Operand& o : i.in) {
       const Buffer& b = buffer_of(device(d), o);
       if (b.region != Buffer::Region::kState) continue;
+      const int age = due(i, device(d), b.tensor);
+      if (age < 0) {
+        faults_.in_instr(d, index, "read-after-update",
+                         fmt::format("reads '%{}', which changes between its examples {}", b.name,
+                                     examples(buffer_of(device(d), i.out[0]).tensor).str()));
+        continue;
+      }
       for (const auto& piece : ages(d, o.buffer).within(o.box)) {
-        if (piece.age == 0) continue;
-        if (update)
+        if (piece.age == age) continue;
+        const std::string what = fmt::format("'%{}{}'", b.name, piece.box.str());
+        if (piece.age < age)
           faults_.in_instr(
-              d, index, "updated-twice",
-              fmt::format("'%{}{}' was updated in this step already", b.name, piece.box.str()));
+              d, index, "stale",
+              fmt::format("{} has been updated {} times, must be {} times", what, piece.age, age));
+        else if (update)
+          faults_.in_instr(d, index, "updated-twice",
+                           fmt::format("{} was updated in this step already", what));
         else
-          faults_.in_instr(
-              d, index, "read-after-update",
-              fmt::format("reads '%{}{}', which was updated before", b.name, piece.box.str()));
+          faults_.in_instr(d, index, "read-after-update",
+                           fmt::format("reads {}, which was updated before", what));
         break;
       }
     }
     if (update)
-      for (const Operand& o : i.out) ages(d, o.buffer).set(o.box, 1);
+      for (const Operand& o : i.out)
+        ages(d, o.buffer).set(o.box, due(i, device(d), buffer_of(device(d), o).tensor) + 1);
   }
 
   void exchange(const Exchange& e) {
@@ -156,16 +183,17 @@ class ParameterCheck {
   // What is updated on one device is new on all that hold it.
   void finish() {
     for (size_t t = 0; t < plan_.tensors.size(); ++t)
-      if (plan_.tensors[t].kind == TensorKind::kState && !updated_[t] &&
+      if (plan_.tensors[t].kind == TensorKind::kState && updates_[t].empty() &&
           plan_.phase == Plan::Phase::kTrain)
         faults_.in_plan("stale",
                         fmt::format("the state '{}' is never updated", plan_.tensors[t].name));
     for (size_t d = 0; d < plan_.devices.size(); ++d)
       for (size_t b = 0; b < plan_.devices[d].buffers.size(); ++b) {
         const Buffer& buffer = plan_.devices[d].buffers[b];
-        if (buffer.part.box.empty() || !updated_[static_cast<size_t>(buffer.tensor)]) continue;
+        const size_t updates = updates_[static_cast<size_t>(buffer.tensor)].size();
+        if (buffer.part.box.empty() || buffer.region != Buffer::Region::kState) continue;
         for (const auto& piece : ages_[d][b].all())
-          if (piece.age == 0) {
+          if (piece.age < static_cast<int>(updates)) {
             faults_.in_device(
                 static_cast<int>(d), "stale",
                 fmt::format("'%{}{}' still holds the old value at the end of the step", buffer.name,
@@ -194,75 +222,17 @@ class ParameterCheck {
   }
 
   const Plan& plan_;
+  const Program& program_;
   Faults& faults_;
-  std::vector<bool> updated_;            // per tensor: somewhere
-  std::vector<std::vector<Ages>> ages_;  // per device and buffer
-  std::vector<size_t> at_;               // per device, the next instruction
-};
-
-class GuardCheck {
- public:
-  GuardCheck(const Plan& plan, Faults& faults) : plan_(plan), faults_(faults) {}
-
-  void run() {
-    for (size_t t = 0; t < plan_.tensors.size(); ++t)
-      if (plan_.tensors[t].kind == TensorKind::kMetric) metric(static_cast<int>(t));
-  }
-
- private:
-  static constexpr size_t kNever = std::numeric_limits<size_t>::max();
-
-  size_t find(const DevicePlan& d, auto&& matches) const {
-    for (size_t i = 0; i < d.instrs.size(); ++i)
-      if (matches(d.instrs[i])) return i;
-    return kNever;
-  }
-
-  void metric(int tensor) {
-    const std::string& name = plan_.tensors[static_cast<size_t>(tensor)].name;
-    std::vector<size_t> guards;
-    bool any = false;
-    for (size_t d = 0; d < plan_.devices.size(); ++d) {
-      const DevicePlan& device = plan_.devices[d];
-      guards.push_back(find(device, [&](const Instr& i) {
-        return i.op == Op::kGuard && buffer_of(device, i.in[0]).tensor == tensor;
-      }));
-      any |= guards.back() != kNever;
-      const size_t update = find(device, [](const Instr& i) { return i.op == Op::kUpdateSgd; });
-      if (update == kNever || guards.back() < update) continue;
-      faults_.in_instr(static_cast<int>(d), static_cast<int>(update), "guard",
-                       fmt::format("updates a parameter before a guard of '{}'", name));
-    }
-    if (any) order(name, guards);
-  }
-
-  // If the guard stops the step, every exchange is issued by all its members or by none.
-  void order(const std::string& name, const std::vector<size_t>& guards) {
-    for (size_t id = 0; id < plan_.exchanges.size(); ++id) {
-      int before = -1, after = -1;
-      for (int d : plan_.exchanges[id].group) {
-        const auto i = static_cast<size_t>(d);
-        const size_t at = find(plan_.devices[i], [&](const Instr& x) {
-          return x.op == Op::kExchange && x.attrs.integer("id") == static_cast<int64_t>(id);
-        });
-        if (at != kNever) (at < guards[i] ? before : after) = d;
-      }
-      if (before >= 0 && after >= 0)
-        faults_.in_exchange(
-            static_cast<int>(id), "guard-order",
-            fmt::format("comes before the guard of '{}' on device {} and after it on "
-                        "device {}: if it stops the step, one waits for the other",
-                        name, before, after));
-    }
-  }
-
-  const Plan& plan_;
-  Faults& faults_;
+  std::vector<std::vector<int>> updates_;  // per tensor, the gradients that change it, in order
+  std::vector<std::vector<Ages>> ages_;    // per device and buffer
+  std::vector<size_t> at_;                 // per device, the next instruction
 };
 
 }  // namespace
 
-void check_parameters(const Plan& plan, Faults& faults) { ParameterCheck(plan, faults).run(); }
-void check_guards(const Plan& plan, Faults& faults) { GuardCheck(plan, faults).run(); }
+void check_parameters(const Plan& plan, const Program& program, Faults& faults) {
+  ParameterCheck(plan, program, faults).run();
+}
 
 }  // namespace convnet

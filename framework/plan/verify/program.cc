@@ -7,6 +7,9 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
+
+#include "framework/plan/rows.h"
 
 namespace convnet {
 namespace {
@@ -21,7 +24,12 @@ class Collector {
     for (size_t d = 0; d < plan_.devices.size(); ++d)
       for (size_t i = 0; i < plan_.devices[d].instrs.size(); ++i)
         instr(static_cast<int>(d), static_cast<int>(i));
+    for (const auto& [tensor, join] : joins_)
+      if (program_.producer_of(tensor) == nullptr) add(join);
     sort();
+    find_examples();
+    find_origins();
+    copies();
     return std::move(program_);
   }
 
@@ -31,6 +39,12 @@ class Collector {
     const Instr& instr = device.instrs[static_cast<size_t>(i)];
     if (instr.op == Op::kGuard || instr.op == Op::kSum) return;  // of parts of one tensor
     if (instr.op == Op::kExchange) return moved(d, i);
+    if (instr.op == Op::kRowsJoin) {
+      for (const Operand& o : instr.in)
+        join(buffer_of(device, o).tensor, buffer_of(device, instr.out[0]).tensor, instr.layer, d,
+             i);
+      return;
+    }
     LogicalOp op{instr.op, {}, {}, {}, {}, instr.layer, d, i};
     for (const auto& [name, value] : instr.attrs.all())
       name.ends_with("cuts") ? op.cuts.push_back(name) : void(op.attrs.set(name, value));
@@ -40,22 +54,19 @@ class Collector {
     instr.op == Op::kUpdateSgd ? update(op) : define(op);
   }
 
-  // An exchange into another tensor makes that of the rows of its own.
+  // An exchange into another tensor brings it rows of its own.
   void moved(int d, int i) {
     const Instr& instr = plan_.devices[static_cast<size_t>(d)].instrs[static_cast<size_t>(i)];
     const int64_t id = instr.attrs.integer("id");
     if (id < 0 || id >= static_cast<int64_t>(plan_.exchanges.size())) return;  // exchanges.cc
     const Exchange& e = plan_.exchanges[static_cast<size_t>(id)];
-    if (e.into < 0) return;
-    const int p = program_.producer[static_cast<size_t>(e.into)];
-    if (p >= 0 && program_.ops[static_cast<size_t>(p)].op == Op::kRowsJoin) {
-      // Several sub-batches may go into one tensor.
-      std::vector<int>& sources = program_.ops[static_cast<size_t>(p)].in;
-      if (std::find(sources.begin(), sources.end(), e.tensor) == sources.end())
-        sources.push_back(e.tensor);
-      return;
-    }
-    define({Op::kRowsJoin, {}, {}, {e.tensor}, {e.into}, e.layer, d, i});
+    if (e.into >= 0) join(e.tensor, e.into, e.layer, d, i);
+  }
+
+  void join(int from, int to, int layer, int d, int i) {
+    LogicalOp& op = joins_.try_emplace(to, LogicalOp{Op::kRowsJoin, {}, {}, {}, {to}, layer, d, i})
+                        .first->second;
+    if (std::find(op.in.begin(), op.in.end(), from) == op.in.end()) op.in.push_back(from);
   }
 
   const std::string& name(int tensor) const {
@@ -101,29 +112,51 @@ class Collector {
     bool is_new = true;
     for (int t : op.out) {
       const LogicalOp* first = program_.producer_of(t);
+      if (is_metric(t)) {
+        // Each pass adds its examples.
+        const auto known = passes_.find(pass_of(op, t));
+        first = known == passes_.end() ? nullptr : &program_.ops[known->second];
+      }
       if (first == nullptr) continue;
       is_new = false;
       compare(*first, op, t);
     }
-    if (!is_new) return;
-    for (int t : op.out)
+    if (is_new) add(op);
+  }
+
+  void add(const LogicalOp& op) {
+    for (int t : op.out) {
       program_.producer[static_cast<size_t>(t)] = static_cast<int>(program_.ops.size());
+      if (is_metric(t)) passes_[pass_of(op, t)] = program_.ops.size();
+    }
     program_.ops.push_back(op);
   }
 
-  // One update a parameter, with a state of its own.
+  bool is_metric(int tensor) const {
+    return plan_.tensors[static_cast<size_t>(tensor)].kind == TensorKind::kMetric;
+  }
+  using Pass = std::pair<int, std::vector<int64_t>>;  // metrics and rows
+  Pass pass_of(const LogicalOp& op, int metrics) const {
+    return {metrics, rows_of(plan_.tensors[static_cast<size_t>(op.in[0])])};
+  }
+
+  // A parameter and its state belong together. It may be updated several times, by gradients of
+  // different examples.
   void update(const LogicalOp& op) {
     const int w = op.in[1], m = op.in[2];
-    const auto [entry, is_new] = updates_.emplace(w, program_.updates.size());
+    const auto [entry, is_new] = updates_.try_emplace({w, op.in[0]}, program_.updates.size());
     if (!is_new) {
       compare(program_.updates[entry->second], op, w);
       return;
     }
-    const auto [owner, first_use] = state_of_.emplace(m, w);
-    if (!first_use)
-      faults_.in_instr(op.device, op.instr, "one-definition",
-                       fmt::format("'{}' is the state of '{}', not of '{}'", name(m),
-                                   name(owner->second), name(w)));
+    const int owner = parameter_of_.try_emplace(m, w).first->second;
+    const int state = state_of_.try_emplace(w, m).first->second;
+    if (owner != w || state != m)
+      faults_.in_instr(
+          op.device, op.instr, "one-definition",
+          owner != w
+              ? fmt::format("'{}' is the state of '{}', not of '{}'", name(m), name(owner), name(w))
+              : fmt::format("'{}' has the state '{}', not '{}'", name(w), name(state), name(m)));
     program_.updates.push_back(op);
   }
 
@@ -157,14 +190,111 @@ class Collector {
     program_.ops = std::move(sorted);
   }
 
+  void find_examples() {
+    for (const Tensor& t : plan_.tensors)
+      program_.examples.push_back(t.kind == TensorKind::kActivation || t.kind == TensorKind::kInput
+                                      ? Examples(plan_, t)
+                                      : Examples());
+    for (const LogicalOp& op : program_.ops)
+      for (int t : op.out)
+        if (plan_.tensors[static_cast<size_t>(t)].kind == TensorKind::kGradient)
+          program_.examples[static_cast<size_t>(t)] =
+              program_.examples[static_cast<size_t>(op.in[gradient_operand(op.op)])];
+  }
+
+  // The first of the inputs that hold the same for each example.
+  int input(int tensor) const {
+    const auto what = [&](int t) {
+      const Tensor& of = plan_.tensors[static_cast<size_t>(t)];
+      std::vector<int64_t> each;
+      for (int i = 1; i < of.shape.rank(); ++i) each.push_back(of.shape[i]);
+      return std::tuple(of.kind, of.attrs.word("input"), each);
+    };
+    for (int t = 0; t < tensor; ++t)
+      if (plan_.tensors[static_cast<size_t>(t)].kind == TensorKind::kInput &&
+          what(t) == what(tensor))
+        return t;
+    return tensor;
+  }
+
+  void find_origins() {
+    program_.origins.resize(plan_.tensors.size());
+    for (size_t t = 0; t < plan_.tensors.size(); ++t) {
+      const int i = static_cast<int>(t);
+      const bool filled = plan_.tensors[t].kind == TensorKind::kInput;
+      program_.origins[t] = {{filled ? input(i) : i, program_.examples[t]}};
+    }
+    for (const LogicalOp& op : program_.ops)
+      if (op.op == Op::kRowsJoin) {
+        std::map<int, Examples> found;
+        for (int source : op.in)
+          for (const Origin& o :
+               program_.origins_of(source, program_.examples[static_cast<size_t>(op.out[0])]))
+            found[o.tensor] = found[o.tensor].with(o.examples);
+        std::vector<Origin> all;
+        for (const auto& [tensor, examples] : found) {
+          for (const Origin& other : all)
+            if (other.examples.overlaps(examples))
+              faults_.in_instr(op.device, op.instr, "one-definition",
+                               fmt::format("the examples {} of '{}' come from '{}' and from '{}'",
+                                           other.examples.common(examples).str(), name(op.out[0]),
+                                           name(other.tensor), name(tensor)));
+          all.push_back({tensor, examples});
+        }
+        program_.origins[static_cast<size_t>(op.out[0])] = all;
+      }
+  }
+
+  // Rows may come back into the tensor that they were taken from.
+  void copies() {
+    for (const auto& [tensor, join] : joins_) {
+      if (program_.producer_of(tensor)->op == Op::kRowsJoin) continue;
+      for (int source : join.in)
+        for (const Origin& o :
+             program_.origins_of(source, program_.examples[static_cast<size_t>(tensor)]))
+          if (o.tensor != tensor)
+            faults_.in_instr(
+                join.device, join.instr, "one-definition",
+                fmt::format("brings rows of '{}' into '{}', which is made by "
+                            "instruction {} of device {}",
+                            name(o.tensor), name(tensor), program_.producer_of(tensor)->instr,
+                            program_.producer_of(tensor)->device));
+    }
+  }
+
   const Plan& plan_;
   Faults& faults_;
   Program program_;
-  std::map<int, size_t> updates_;  // parameter -> index in program_.updates
-  std::map<int, int> state_of_;    // state -> parameter
+  std::map<int, LogicalOp> joins_;                 // by tensor that rows come into
+  std::map<Pass, size_t> passes_;                  // -> index of what makes its metrics
+  std::map<std::pair<int, int>, size_t> updates_;  // parameter, gradient -> index in updates
+  std::map<int, int> parameter_of_;                // of a state
+  std::map<int, int> state_of_;                    // of a parameter
 };
 
 }  // namespace
+
+std::vector<Origin> Program::origins_of(int tensor, const Examples& of) const {
+  std::vector<Origin> found;
+  for (const Origin& o : origins[static_cast<size_t>(tensor)])
+    if (const Examples some = o.examples.common(of); !some.empty())
+      found.push_back({o.tensor, some});
+  return found;
+}
+
+size_t gradient_operand(Op op) {
+  switch (op) {
+    case Op::kConvBwdWeight:
+    case Op::kFcBwdWeight:
+    case Op::kPoolMaxBwd:
+    case Op::kActBwd:
+      return 1;
+    case Op::kLrnBwd:
+      return 3;
+    default:
+      return 0;
+  }
+}
 
 Program logical_program(const Plan& plan, Faults& faults) { return Collector(plan, faults).run(); }
 
@@ -172,9 +302,11 @@ void check_program(const Plan& plan, Faults& faults) {
   const size_t before = faults.count();
   const Program program = logical_program(plan, faults);
   if (faults.count() > before) return;
+  check_parameters(plan, program, faults);
   const std::vector<Loss> losses = check_losses(plan, program, faults);
-  if (plan.phase == Plan::Phase::kTrain && faults.count() == before)
-    check_gradients(plan, program, losses, faults);
+  if (plan.phase != Plan::Phase::kTrain || faults.count() > before) return;
+  check_guards(plan, program, losses, faults);
+  check_gradients(plan, program, losses, faults);
 }
 
 }  // namespace convnet

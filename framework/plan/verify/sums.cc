@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "framework/plan/names.h"
+#include "framework/plan/verify/examples.h"
 #include "framework/plan/verify/faults.h"
 #include "framework/plan/verify/geometry.h"
 
@@ -64,8 +65,12 @@ struct Sum {
   std::array<Range, kLevels> over;  // {0, 1} where it sums over nothing
 };
 
-// All of one tensor.
+// All of one tensor; of the metrics of a loss in passes, those of one pass.
 struct Sums {
+  int tensor = 0;
+  Examples examples;  // of the rows summed; of metrics only
+  int base = 0;       // the number of the first part of the pass
+  int of = 0;         // of how many parts
   std::vector<Sum> all;
   std::vector<Summed> levels;
   std::array<std::vector<int64_t>, kLevels> shards;  // boundaries; {0, extent} where not cut
@@ -80,9 +85,16 @@ class SumCheck {
       for (size_t i = 0; i < plan_.devices[d].instrs.size(); ++i)
         collect(static_cast<int>(d), static_cast<int>(i));
     const size_t before = faults_.count();
-    for (const auto& [tensor, sums] : sums_) check(tensor, sums);
+    for (auto& [tensor, passes] : sums_) {
+      number(tensor, &passes);
+      for (const Sums& sums : passes) check(sums);
+    }
     if (faults_.count() > before) return;
-    for (size_t id = 0; id < plan_.exchanges.size(); ++id) order(static_cast<int>(id));
+    for (size_t id = 0; id < plan_.exchanges.size(); ++id) {
+      targets(static_cast<int>(id));
+      order(static_cast<int>(id));
+    }
+    guards();
   }
 
  private:
@@ -118,13 +130,70 @@ class SumCheck {
     for (size_t r = instr.op == Op::kSoftmaxLossFwd ? 1 : 0; r < instr.out.size(); ++r) {
       const Buffer& b = buffer_of(device, instr.out[r]);
       sum.part = b.part;
-      Sums& sums = sums_[b.tensor];
-      if (sums.all.empty()) {
-        sums.levels = levels;
-        sums.shards = shards;
-      }
-      sums.all.push_back(sum);
+      const Tensor& x = tensor_of(plan_, device, instr.in[0]);
+      const bool metric = plan_.tensors[static_cast<size_t>(b.tensor)].kind == TensorKind::kMetric;
+      const Examples examples = metric ? Examples(plan_, x) : Examples();
+      auto& passes = sums_[b.tensor];
+      auto pass = std::find_if(passes.begin(), passes.end(),
+                               [&](const Sums& other) { return other.examples == examples; });
+      if (pass == passes.end())
+        pass = passes.insert(passes.end(), Sums{b.tensor, examples, 0, 0, {}, levels, shards});
+      pass->all.push_back(sum);
     }
+  }
+
+  // Passes, by rising first example, have an equal number of parts each.
+  void number(int tensor, std::vector<Sums>* passes) {
+    std::sort(passes->begin(), passes->end(), [](const Sums& a, const Sums& b) {
+      return !a.examples.empty() && a.examples.first() < b.examples.first();
+    });
+    const int of = passes->front().all[0].part.of, n = static_cast<int>(passes->size());
+    if (of % n != 0) {
+      const Sum& s = passes->front().all[0];
+      faults_.in_instr(s.device, s.instr, "partial",
+                       fmt::format("makes '{}' in {} parts, which are no equal number for each of "
+                                   "its {} passes",
+                                   name(tensor), of, n));
+    }
+    for (int m = 0; m < n; ++m) {
+      (*passes)[static_cast<size_t>(m)].base = m * (of / n);
+      (*passes)[static_cast<size_t>(m)].of = of / n;
+    }
+  }
+
+  // An exchange makes complete values, or the complete metrics of a pass.
+  void targets(int id) {
+    const Exchange& e = plan_.exchanges[static_cast<size_t>(id)];
+    for (const Part& p : e.to)
+      if (!p.box.empty() && p.of != passes_of(e.tensor)) {
+        faults_.in_exchange(
+            id, "partial",
+            fmt::format("brings partial sum {} of {}, must bring {}", p.k, p.of,
+                        passes_of(e.tensor) == 1
+                            ? std::string("complete values")
+                            : fmt::format("one of the {} passes", passes_of(e.tensor))));
+        return;
+      }
+  }
+  int passes_of(int tensor) const {
+    const auto found = sums_.find(tensor);
+    return found == sums_.end() ? 1 : static_cast<int>(found->second.size());
+  }
+
+  // A guard looks at the same number on all devices: of the step, or of one pass.
+  void guards() {
+    for (size_t d = 0; d < plan_.devices.size(); ++d)
+      for (size_t i = 0; i < plan_.devices[d].instrs.size(); ++i) {
+        const Instr& instr = plan_.devices[d].instrs[i];
+        if (instr.op != Op::kGuard) continue;
+        const Buffer& b = buffer_of(plan_.devices[d], instr.in[0]);
+        if (b.part.of != 1 && b.part.of != passes_of(b.tensor))
+          faults_.in_instr(
+              static_cast<int>(d), static_cast<int>(i), "complete",
+              fmt::format("{} holds partial sum {} of {}, must be complete{}",
+                          operand_name(plan_.devices[d], instr.in[0]), b.part.k, b.part.of,
+                          passes_of(b.tensor) > 1 ? " or all of a pass" : ""));
+      }
   }
 
   // Those of a sub-batch are the ones of a batch of so many examples.
@@ -160,9 +229,9 @@ class SumCheck {
     return s;
   }
 
-  void check(int tensor, const Sums& sums) {
-    const int of = sums.all[0].part.of;
-    std::vector<const Sum*> parts(static_cast<size_t>(of), nullptr);
+  void check(const Sums& sums) {
+    const int tensor = sums.tensor, passes = passes_of(tensor), of = sums.of * passes;
+    std::vector<const Sum*> parts(static_cast<size_t>(sums.of), nullptr);
     for (const Sum& s : sums.all) {
       if (s.part.of != of) {
         faults_.in_instr(s.device, s.instr, "partial",
@@ -171,7 +240,15 @@ class SumCheck {
         return;
       }
       if (of == 1) continue;  // check_geometry has seen to it
-      const Sum*& first = parts[static_cast<size_t>(s.part.k)];
+      if (s.part.k < sums.base || s.part.k >= sums.base + sums.of) {
+        faults_.in_instr(s.device, s.instr, "partial",
+                         fmt::format("makes part {} of '{}', the parts of the examples {} are {} "
+                                     "to {}",
+                                     s.part.k, name(tensor), sums.examples.str(), sums.base,
+                                     sums.base + sums.of - 1));
+        return;
+      }
+      const Sum*& first = parts[static_cast<size_t>(s.part.k - sums.base)];
       if (first != nullptr && first->over != s.over)
         faults_.in_instr(
             s.device, s.instr, "partial",
@@ -194,7 +271,8 @@ class SumCheck {
       if (parts[k] == nullptr) {
         faults_.in_layer(
             layer, "partial",
-            fmt::format("part {} of {} of '{}' is not made", k, parts.size(), name(tensor)));
+            fmt::format("part {} of {} of '{}' is not made", sums.base + static_cast<int>(k),
+                        sums.all[0].part.of, name(tensor)));
         return;
       }
     std::array<std::vector<int64_t>, kLevels> bounds;
@@ -227,7 +305,7 @@ class SumCheck {
           parts[k]->device, parts[k]->instr, "partial",
           fmt::format("part {} of {} of '{}' sums {}, must sum {}: all parts together are {} "
                       "ranges, each of which must be summed once and in this order",
-                      k, parts.size(), name(tensor), text(sums, parts[k]->over),
+                      parts[k]->part.k, parts[k]->part.of, name(tensor), text(sums, parts[k]->over),
                       text(sums, expected), n));
       return;
     }
@@ -246,11 +324,15 @@ class SumCheck {
     return plan_.devices[static_cast<size_t>(s.device)].instrs[static_cast<size_t>(s.instr)].layer;
   }
 
-  // Metrics that no exchange adds up: the host does.
+  // Metrics whose parts nothing adds up: the host does.
   bool is_final_metric(int tensor) const {
-    return plan_.tensors[static_cast<size_t>(tensor)].kind == TensorKind::kMetric &&
-           std::none_of(plan_.exchanges.begin(), plan_.exchanges.end(),
-                        [&](const Exchange& e) { return e.tensor == tensor; });
+    if (plan_.tensors[static_cast<size_t>(tensor)].kind != TensorKind::kMetric) return false;
+    for (const Exchange& e : plan_.exchanges)
+      if (e.tensor == tensor) return false;
+    for (const DevicePlan& d : plan_.devices)
+      for (const Instr& i : d.instrs)
+        if (i.op == Op::kSum && buffer_of(d, i.out[0]).tensor == tensor) return false;
+    return true;
   }
 
   // Parts are added by the balanced tree where that is the very tree by which one device would add
@@ -262,15 +344,19 @@ class SumCheck {
     std::string why = "they are sums of the parts of several sums";
     bool tree = false;
     if (found != sums_.end()) {
-      const Sums& sums = found->second;
-      const int of = sums.all[0].part.of;
-      for (const Part& p : e.from)
-        if (!p.box.empty() && p.of != of) {
+      const Sums* of_pass = &found->second.front();
+      const int of = of_pass->all[0].part.of;
+      for (const Part& p : e.from) {
+        if (p.box.empty()) continue;
+        if (p.of != of) {
           faults_.in_exchange(
               id, "partial",
               fmt::format("adds {} parts of '{}', which is made in {}", p.of, name(e.tensor), of));
           return;
         }
+        of_pass = &found->second[static_cast<size_t>(p.k / of_pass->of)];
+      }
+      const Sums& sums = *of_pass;
       Nest nest{sums, {}};
       std::vector<const Sum*> parts;
       for (const Sum& s : sums.all) parts.push_back(&s);
@@ -283,7 +369,7 @@ class SumCheck {
           why += fmt::format("{}the parts {} of the {} follow the shards {}",
                              why.empty() ? "" : ", ", text(b), l.what, text(sums.shards[l.level]));
       }
-      tree = nest.is_tree(0, 0, static_cast<size_t>(of));
+      tree = nest.is_tree(0, 0, static_cast<size_t>(sums.of));
     }
     const auto canonical = tree ? Exchange::Order::kTree : Exchange::Order::kRank;
     if (e.order != canonical)
@@ -333,7 +419,7 @@ class SumCheck {
 
   const Plan& plan_;
   Faults& faults_;
-  std::map<int, Sums> sums_;  // by tensor
+  std::map<int, std::vector<Sums>> sums_;  // by tensor, a loss in passes has several
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "framework/plan/dot.h"
 #include "framework/plan/summary.h"
 #include "tools/convnet/arguments.h"
 #include "tools/convnet/command.h"
@@ -35,6 +36,7 @@ explains it. Nothing is run.)";
   const char* examples() const override {
     return R"(convnet plan model-defs/lenet-fashion.yaml --devices 2
 convnet plan model-defs/alexnet.yaml --devices 4 --set batch=512 --summary
+convnet plan model-defs/alexnet-owt-4.yaml --dot | dot -Tsvg > placed.svg
 convnet plan model.yaml --dump-after shard)";
   }
 
@@ -45,9 +47,10 @@ convnet plan model.yaml --dump-after shard)";
     line.flag("--summary", &summary_, "print the summary only");
     line.flag("--text", &text_, "print the plan only");
     line.flag("--json", &json_, "print the summary as a JSON object");
+    line.flag("--dot", &dot_, "print a drawing of who holds what and what crosses, for Graphviz");
     line.choice("--dump-after", &pass_, pass_names(), "print what this pass of the compiler made");
-    for (const char* one : {"--summary", "--text", "--json", "--dump-after"}) {
-      for (const char* other : {"--summary", "--text", "--json", "--dump-after"}) {
+    for (const char* one : {"--summary", "--text", "--json", "--dot", "--dump-after"}) {
+      for (const char* other : {"--summary", "--text", "--json", "--dot", "--dump-after"}) {
         if (std::string(one) < other) line.exclude(one, other);
       }
     }
@@ -75,6 +78,8 @@ convnet plan model.yaml --dump-after shard)";
 
     if (!pass_.empty()) {
       output.print(dump);
+    } else if (dot_) {
+      output.print(print_dot(*plan));
     } else if (json_) {
       output.print(summary_json(summarise(*plan)) + "\n");
     } else if (summary_) {
@@ -91,7 +96,7 @@ convnet plan model.yaml --dump-after shard)";
   ModelArgument model_;
   DevicesArgument devices_;
   std::string phase_ = "train", pass_;
-  bool summary_ = false, text_ = false, json_ = false;
+  bool summary_ = false, text_ = false, json_ = false, dot_ = false;
 };
 
 }  // namespace
