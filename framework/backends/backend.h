@@ -27,7 +27,7 @@ struct View {
   Shape shape;  // of the logical tensor
   Box stored;
   Box box;
-  int part_k = 0;             // which partial sum it is
+  int part_k = 0;                  // which partial sum it is
   std::vector<int64_t> rows = {};  // the tensor's attribute of that name; empty: all of the batch
 };
 

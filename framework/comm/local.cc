@@ -7,6 +7,7 @@
 #include "framework/comm/barrier.h"
 #include "framework/comm/common_rows.h"
 #include "framework/comm/communicator.h"
+#include "framework/comm/encoding.h"
 #include "framework/comm/exchange_steps.h"
 
 namespace convnet {
@@ -37,6 +38,7 @@ struct Meeting {
   std::vector<bool> bound;
   bool ready = false;
   ExchangeSteps steps;
+  std::vector<EncodedRound> rounds;  // of an encoded exchange, in place of `steps`
 };
 
 struct Hub {
@@ -55,6 +57,13 @@ class ExchangeKernel : public Kernel {
 
   void run() override {
     CHECK(meeting_.ready);
+    for (const EncodedRound& round : meeting_.rounds) {
+      if (!meeting_.barrier.wait()) return;
+      if (round.operands[member_] != nullptr) round.operands[member_]->encode();
+      if (!meeting_.barrier.wait()) return;
+      for (const Transfer& t : round.steps.members[member_].first) t.run();
+    }
+    if (!meeting_.rounds.empty()) return;
     const ExchangeSteps& steps = meeting_.steps;
     const MemberSteps& mine = steps.members[member_];
     if (!meeting_.barrier.wait()) return;
@@ -72,6 +81,19 @@ class ExchangeKernel : public Kernel {
   Meeting& meeting_;
   size_t member_;
 };
+
+// Called once all members are bound.
+Status prepare(Meeting& meeting) {
+  if (meeting.exchange.wire != Wire::kF32) {
+    CONVNET_ASSIGN_OR_RETURN(meeting.rounds, encoded_rounds(meeting.exchange, meeting.rows.tensor(),
+                                                            meeting.in, meeting.out));
+  } else {
+    CONVNET_ASSIGN_OR_RETURN(meeting.steps, exchange_steps(meeting.exchange, meeting.rows.tensor(),
+                                                           meeting.in, meeting.out));
+  }
+  meeting.ready = true;
+  return Status();
+}
 
 class LocalCommunicator : public Communicator {
  public:
@@ -96,13 +118,9 @@ class LocalCommunicator : public Communicator {
     meeting.out[member] = out;
     CONVNET_RETURN_IF_ERROR(meeting.rows.renumber(member, meeting.in[member], meeting.out[member])
                                 .with_context(what + " (" + meeting.exchange.edge + ")"));
-    if (std::find(meeting.bound.begin(), meeting.bound.end(), false) == meeting.bound.end()) {
-      auto steps = exchange_steps(meeting.exchange, meeting.rows.tensor(), meeting.in, meeting.out);
-      if (!steps.ok())
-        return steps.status().with_context(what + " (" + meeting.exchange.edge + ")");
-      meeting.steps = *std::move(steps);
-      meeting.ready = true;
-    }
+    if (std::find(meeting.bound.begin(), meeting.bound.end(), false) == meeting.bound.end())
+      CONVNET_RETURN_IF_ERROR(
+          prepare(meeting).with_context(what + " (" + meeting.exchange.edge + ")"));
     return std::unique_ptr<Kernel>(std::make_unique<ExchangeKernel>(hub_, meeting, member));
   }
 

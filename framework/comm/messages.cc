@@ -16,10 +16,19 @@ int64_t bytes_of(const Tensor& tensor, const Box& box) {
   return stored_count(tensor.format, box) * dtype_size(tensor.dtype);
 }
 
-bool is_large_all_reduce(const Exchange& exchange, const Tensor& tensor) {
+// As it travels.
+int64_t message_bytes(Wire wire, const Tensor& tensor, const Box& box) {
+  if (wire == Wire::kF32) return bytes_of(tensor, box);
+  return encoded_bytes(wire, stored_count(tensor.format, box));
+}
+
+// The sum of an encoded all-reduce is encoded by pieces (FORMAT.md), whatever its size.
+bool goes_by_pieces(const Exchange& exchange, const Tensor& tensor) {
   const Box& box = exchange.to[0].box;
-  if (exchange.group.size() <= 2 || box.empty() || bytes_of(tensor, box) < kTwoPhaseBytes)
-    return false;
+  const bool encoded = exchange.wire != Wire::kF32 && exchange.kind == Exchange::Kind::kAllReduce;
+  const bool large = exchange.group.size() > 2 && bytes_of(tensor, box) >= kTwoPhaseBytes &&
+                     exchange.wire == Wire::kF32;
+  if (box.empty() || !(encoded || large)) return false;
   for (size_t m = 0; m < exchange.group.size(); ++m)
     if (!(exchange.to[m].box == box) || !(exchange.from[m].box == box) || exchange.from[m].of < 2)
       return false;
@@ -78,7 +87,7 @@ Result<Round> make_round(const Exchange& exchange, const Tensor& tensor,
     message.to = way.second;
     for (Segment& segment : message.segments) {
       segment.offset = message.bytes;
-      const int64_t bytes = bytes_of(tensor, segment.box);
+      const int64_t bytes = message_bytes(exchange.wire, tensor, segment.box);
       message.bytes += (bytes + kSegmentAlignment - 1) / kSegmentAlignment * kSegmentAlignment;
     }
     round.messages.push_back(std::move(message));
@@ -99,7 +108,7 @@ Result<std::vector<Round>> make_rounds(const Exchange& exchange, const Tensor& t
   CHECK(ranks.size() == exchange.group.size());
   CONVNET_RETURN_IF_ERROR(check_group(exchange));
   std::vector<Exchange> parts{exchange};
-  if (is_large_all_reduce(exchange, tensor)) {
+  if (goes_by_pieces(exchange, tensor)) {
     const auto members = static_cast<int64_t>(exchange.group.size());
     const std::vector<Box> mine = pieces(tensor, exchange.to[0].box, members);
     parts.push_back(exchange);

@@ -11,7 +11,7 @@
 
 namespace convnet {
 
-// A box of a member's operand, as it travels: densely, in the tensor's format.
+// A box of a member's operand, as it travels: densely, in the tensor's format; or its encoding.
 struct Segment {
   int member = 0;
   Box box;
@@ -32,8 +32,9 @@ struct Round {
   std::vector<Message> messages;         // by rising (from, to); none is empty
 };
 
-// An all-reduce of a large tensor by more than two members takes two rounds: each member sums a
-// piece for all, then sends it to all. Every other exchange takes one. `ranks`: of each member.
+// An all-reduce of a large tensor by more than two members, and every encoded one, takes two
+// rounds: each member sums a piece for all, then sends it to all. Every other exchange takes one.
+// `ranks`: of each member.
 Result<std::vector<Round>> make_rounds(const Exchange& exchange, const Tensor& tensor,
                                        const std::vector<int>& ranks);
 

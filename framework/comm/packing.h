@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "framework/backends/backend.h"
+#include "framework/comm/encoding.h"
 #include "framework/comm/exchange_steps.h"
 #include "framework/comm/messages.h"
 
@@ -30,6 +31,9 @@ class Packing {
 
   // Fills the member's segments of all outgoing parcels. Members may do so at the same time.
   void pack(size_t member) const;
+  // Decodes what has come in; nothing to do if the exchange is not encoded. By one member, before
+  // any member's steps.
+  void unpack() const;
 
   // The steps of this rank's members, once all parcels have come in. `out`: as `in`. Of other
   // members there are none.
@@ -46,6 +50,15 @@ class Packing {
   std::vector<Parcel> outgoing_, incoming_;
   std::vector<const Message*> incoming_messages_;  // in the order of incoming_
   std::vector<std::vector<Transfer>> packers_;     // per member
+  // Of an encoded exchange: the operands of this rank's members, and what each incoming segment
+  // decodes to, one after the other.
+  struct Decoded {
+    const Segment* segment = nullptr;
+    int64_t elements = 0;
+    std::unique_ptr<float[]> data;
+  };
+  std::vector<std::unique_ptr<EncodedPiece>> pieces_;
+  std::vector<std::vector<Decoded>> decoded_;  // in the order of incoming_
 };
 
 }  // namespace convnet

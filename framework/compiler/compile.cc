@@ -32,6 +32,9 @@ std::optional<Plan> compile(const BoundModel& model, std::span<const LayerDef* c
     return std::nullopt;
   done("build");
   if (!place(graph, model, diagnostics)) return std::nullopt;
+  // The codecs are of f32.
+  if (!options.encode || options.dtype != DType::kF32)
+    for (GraphLayer& layer : graph.layers) layer.wire = Wire::kF32;
   done("place");
   grad(graph);
   done("grad");

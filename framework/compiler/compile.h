@@ -20,7 +20,8 @@ struct LayerDef;
 struct CompileOptions {
   Plan::Phase phase = Plan::Phase::kTrain;
   DType dtype = DType::kF32;
-  int devices = 0;  // number of logical devices; 0: the model file's
+  int devices = 0;     // number of logical devices; 0: the model file's
+  bool encode = true;  // false: as if every layer had wire: f32
   // Called after each pass with its name and the text of what it made (the graph, then the plan).
   std::function<void(const std::string& pass, const std::string& text)> after_pass;
   // For tests of the verifiers: may damage the graph after the named pass, or the plan at the end.

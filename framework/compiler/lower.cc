@@ -394,7 +394,10 @@ class Lowering {
     }
     if (sums)
       e.order = g_.value(from).layout.canonical() ? Exchange::Order::kTree : Exchange::Order::kRank;
-    if (members.size() > 1) e.kind = Pattern(e).kind();  // else a copy on one device
+    if (members.size() > 1) {  // else a copy on one device
+      e.kind = Pattern(e).kind();
+      e.wire = node.wire;
+    }
     if (!rows.segments.empty())
       for (size_t i = 0; i < members.size(); ++i)
         to_whole(rows, rows.from_whole ? &e.from[i] : &e.to[i]);

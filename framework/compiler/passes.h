@@ -10,8 +10,9 @@
 
 namespace convnet {
 
-// place: decides for each layer its devices (mesh) and its sharding rule.
-// Mistakes: devices that are not there, given twice; a mode the layer has not.
+// place: decides for each layer its devices (mesh), its sharding rule and how its values travel.
+// Mistakes: devices that are not there, given twice; a mode the layer has not; a wire that needs
+// more than a step.
 bool place(Graph& graph, const BoundModel& model, Diagnostics& diagnostics);
 
 // grad: appends guards after the forward nodes, then the backward nodes: for each layer from the
@@ -28,8 +29,8 @@ void grad(Graph& graph);
 bool rebatch(Graph& graph, const BoundModel& model, Diagnostics& diagnostics);
 
 // shard: gives every value its layout and every operand the layout that its layer's rule asks for,
-// and inserts an exchange where the two do not agree. Inputs are laid out as their readers want
-// them.
+// and inserts an exchange where the two do not agree, encoded as the layer at the reading end of
+// the edge says. Inputs are laid out as their readers want them.
 //   %c @[0,1]{S(0)} read as [0,1]{R}  becomes  %c@1 = exchange %c (c->f)
 void shard(Graph& graph);
 

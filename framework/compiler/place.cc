@@ -22,8 +22,10 @@ class Placer {
 
   bool run() {
     const int errors_before = diagnostics_.errors();
-    for (GraphLayer& layer : g_.layers)
+    for (GraphLayer& layer : g_.layers) {
       if (find_mesh(layer) && find_rules(layer)) leave_idle(layer);
+      find_wire(layer);
+    }
     return diagnostics_.errors() == errors_before;
   }
 
@@ -163,6 +165,23 @@ class Placer {
                            mode_name(a.mode) + "' and '" + mode_name(b.mode) +
                            "' together: both cut the same dimension");
     return false;
+  }
+
+  void find_wire(GraphLayer& layer) {
+    layer.wire = parse_wire(schema::Wire_Name(layer.common->wire())).value();
+    if (layer.wire != Wire::kOnebit) return;
+    const Span span = place(layer, L::kWireFieldNumber);
+    // A default is a mistake of all layers that have it, in one place.
+    if (std::ranges::any_of(diagnostics_.all(), [&](const Diagnostic& d) {
+          return d.span.source == span.source && d.span.begin == span.begin;
+        }))
+      return;
+    diagnostics_
+        .error(span,
+               "layer '" + layer.name +
+                   "' has wire: onebit, which needs what it leaves out of a step in the next one; "
+                   "this version does not keep it")
+        .help = "8 bits an element are there: wire: u8tree";
   }
 
   // Devices beyond what there is to deal out stay out of the layer.

@@ -28,6 +28,26 @@ std::string edge_of(const Graph& graph, const Value& value, const Node& reader) 
   return graph.layer(value.layer).name + "->" + graph.layer(reader.layer).name;
 }
 
+// How the value travels to its reader: as the layer says that reads it going forward. Of values
+// that never leave their layer only partial sums of its output are encoded: what else it saves may
+// be no number to round (a rank among classes, a logarithm of a sum).
+Wire wire_of(const Graph& graph, const Value& value, const Node& reader, const Use& use) {
+  if (value.kind != TensorKind::kActivation || value.dtype != DType::kF32 || value.layer < 0 ||
+      reader.layer < 0)
+    return Wire::kF32;
+  const Wire wire = graph.layer(reader.layer).wire;
+  if (value.layer == reader.layer) return value.layout.has_partial() ? wire : Wire::kF32;
+  switch (use.role.kind) {
+    case RoleKind::kX:
+    case RoleKind::kWhole:
+      return wire;
+    case RoleKind::kDY:  // the gradient is made by the layer that read the value
+      return graph.layer(value.layer).wire;
+    default:
+      return Wire::kF32;
+  }
+}
+
 // The four states of the edge that a forward or backward exchange serves.
 void note_states(const Graph& graph, const Node& reader, const Use& use, const Layout& from,
                  const Layout& to, Node* exchange) {
@@ -61,6 +81,7 @@ Node make_sub_batch(Graph& graph, const Node& reader, const Use& use, const Layo
   node.phase = reader.phase;
   node.pass = reader.pass;
   node.edge = edge_of(graph, value, reader);
+  node.wire = wire_of(graph, value, reader, use);
   note_states(graph, reader, use, node.in_layout[0], want, &node);
   return node;
 }
@@ -107,7 +128,11 @@ void shard(Graph& graph) {
     }
 
   std::vector<Node> nodes;
-  std::map<int, std::vector<int>> versions;  // of a value: itself in other layouts
+  struct Version {
+    int value;
+    Wire wire;
+  };
+  std::map<int, std::vector<Version>> versions;  // of a value: itself in other layouts
   const auto version_for = [&](const Node& reader, const Use& use, const Layout& want) {
     Value& value = graph.value(use.value);
     // The host can fill any box of an input, so a second layout costs no communication.
@@ -118,13 +143,16 @@ void shard(Graph& graph) {
       return use.value;
     }
     if (readable_as(value.shape, value.layout, want)) return use.value;
-    for (int v : versions[use.value])
-      if (readable_as(value.shape, graph.value(v).layout, want)) return v;
+    const Wire wire = wire_of(graph, value, reader, use);
+    for (const Version& v : versions[use.value])
+      if (v.wire == wire && readable_as(value.shape, graph.value(v.value).layout, want))
+        return v.value;
     Node exchange = make_exchange(graph, use.value, want, reader.phase,
                                   edge_of(graph, graph.value(use.value), reader));
     exchange.pass = reader.pass;
+    exchange.wire = wire;
     const int version = exchange.out[0].value;
-    versions[use.value].push_back(version);
+    versions[use.value].push_back({version, wire});
     if (!input) {
       note_states(graph, reader, use, graph.value(use.value).layout, want, &exchange);
       nodes.push_back(std::move(exchange));

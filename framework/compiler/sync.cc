@@ -75,6 +75,7 @@ class Sync {
     int complete = gradient;
     if (!readable_as(w.shape, g.layout, layout)) {
       g_.nodes.push_back(make_exchange(g_, gradient, layout, NodePhase::kUpdate, w.name + ".grad"));
+      g_.nodes.back().wire = g_.layer(w.layer).wire;
       complete = g_.nodes.back().out[0].value;
     }
     const int momentum = momentum_of(param, layout);

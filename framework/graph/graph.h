@@ -107,6 +107,8 @@ struct Node {
   // and the four states of that edge: from and to, forward and backward.
   std::string edge;
   std::string forward_states, backward_states;
+  // kExchange, and kRowsJoin where it communicates: how the values travel.
+  Wire wire = Wire::kF32;
 };
 
 struct GraphLayer {
@@ -129,9 +131,10 @@ struct GraphLayer {
   std::map<Mode, std::string> refused;  // modes that this layer cannot have, and why
   // Since pass "rebatch": passes after which its parameters are updated; 0: at the end of the step.
   int update_period = 0;
-  // Since pass "place": one rule per axis.
+  // Since pass "place": one rule per axis; and how its values travel.
   Mesh mesh;
   std::vector<const ShardRule*> rules;
+  Wire wire = Wire::kF32;
 };
 
 class Graph {

@@ -88,6 +88,7 @@ std::string Graph::str() const {
     for (const Use& use : n.out) s += " %" + value(use.value).name;
     s += attr_text(n.attrs);
     if (!n.edge.empty()) s += " (" + n.edge + ")";
+    if (n.wire != Wire::kF32) s += " wire=" + std::string(to_string(n.wire));
     if (!n.forward_states.empty()) s += " fwd=" + n.forward_states;
     if (!n.backward_states.empty()) s += " bwd=" + n.backward_states;
     if (n.layer >= 0) s += " layer=" + layer(n.layer).name;

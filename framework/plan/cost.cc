@@ -93,22 +93,35 @@ std::vector<Traffic> wire_traffic(const Exchange& given, const Tensor& tensor, c
                                     "' with a box whose rows do not follow on one another there");
   const Exchange& exchange = *judged;
   const size_t p = exchange.group.size();
-  const int64_t size = dtype_size(tensor.dtype);
-  const auto from = [&](size_t m) { return exchange.from[m].box.count() * size; };
-  const auto to = [&](size_t m) { return exchange.to[m].box.count() * size; };
+  const auto bytes = [&](int64_t count) {
+    return exchange.wire == Wire::kF32 ? count * dtype_size(tensor.dtype)
+                                       : encoded_bytes(exchange.wire, count);
+  };
+  const auto from = [&](size_t m) { return bytes(exchange.from[m].box.count()); };
+  const auto to = [&](size_t m) { return bytes(exchange.to[m].box.count()); };
   std::vector<Traffic> traffic(p);
-  const auto ring = [&](size_t m) { return (m + 1) % p; };
+  // Around a ring: a member passes on all pieces but the next one's, and gets all but its own.
+  const auto around = [&](auto&& piece, bool gathers) {
+    int64_t all = 0;
+    for (size_t m = 0; m < p; ++m) all += piece(m);
+    for (size_t m = 0; m < p; ++m) {
+      const int64_t but_next = all - piece((m + 1) % p), but_mine = all - piece(m);
+      traffic[m].sent += gathers ? but_next : but_mine;
+      traffic[m].received += gathers ? but_mine : but_next;
+    }
+  };
   switch (exchange.kind) {
-    case Kind::kAllGather:  // around a ring: member m receives all pieces but its own
-      for (size_t m = 0; m < p; ++m) traffic[m] = {to(m) - from(ring(m)), to(m) - from(m)};
+    case Kind::kAllGather:
+      around(from, true);
       return traffic;
     case Kind::kReduceScatter:
-      for (size_t m = 0; m < p; ++m) traffic[m] = {from(m) - to(m), from(m) - to(ring(m))};
+      around(to, false);
       return traffic;
     case Kind::kAllReduce: {  // a reduce-scatter and an all-gather of balanced pieces
-      const int64_t count = exchange.from[0].box.count();
-      const int64_t moved = 2 * (count - count / static_cast<int64_t>(p)) * size;
-      traffic.assign(p, {moved, moved});
+      const int64_t count = exchange.from[0].box.count(), n = static_cast<int64_t>(p);
+      int64_t most = 0;
+      for (int64_t i = 1; i < n; ++i) most += bytes(count * (i + 1) / n - count * i / n);
+      traffic.assign(p, {2 * most, 2 * most});
       return traffic;
     }
     case Kind::kBroadcast:  // along a chain
@@ -129,9 +142,9 @@ std::vector<Traffic> wire_traffic(const Exchange& given, const Tensor& tensor, c
     for (size_t b = 0; b < p; ++b) {
       const Box &have = exchange.from[a].box, &want = exchange.to[b].box;
       if (a == b || have.empty() || want.empty()) continue;
-      const int64_t bytes = intersect(have, want).count() * size;
-      traffic[a].sent += bytes;
-      traffic[b].received += bytes;
+      const int64_t moved = bytes(intersect(have, want).count());
+      traffic[a].sent += moved;
+      traffic[b].received += moved;
     }
   return traffic;
 }

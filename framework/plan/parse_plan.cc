@@ -166,8 +166,8 @@ class Parser {
     if (!choice(&e.kind, find_exchange_kind, "kind of exchange") ||
         !refer(tensors_, &e.tensor, "tensor") || !into(&e) || !in_.keyword("order") ||
         !in_.expect("=", "after 'order'") ||
-        !choice(&e.order, find_exchange_order, "order of sums") || !field("bytes", &e.bytes) ||
-        !in_.keyword("edge") || !in_.expect("=", "after 'edge'") ||
+        !choice(&e.order, find_exchange_order, "order of sums") || !wire(&e) ||
+        !field("bytes", &e.bytes) || !in_.keyword("edge") || !in_.expect("=", "after 'edge'") ||
         !take_name(&e.edge, "the edge's name") || !layer_reference(&e.layer))
       return false;
     plan_.exchanges.push_back(std::move(e));
@@ -179,6 +179,13 @@ class Parser {
     if (in_.peek() != 'i') return true;
     return in_.keyword("into") && in_.expect("=", "after 'into'") &&
            refer(tensors_, &e->into, "tensor");
+  }
+
+  // "wire=CODEC", if it comes next.
+  bool wire(Exchange* e) {
+    if (in_.peek() != 'w') return true;
+    return in_.keyword("wire") && in_.expect("=", "after 'wire'") &&
+           choice(&e->wire, parse_wire, "encoding");
   }
 
   // "k/of", if it comes next.

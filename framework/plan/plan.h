@@ -11,6 +11,7 @@
 #include "framework/base/status.h"
 #include "framework/plan/attrs.h"
 #include "framework/plan/ops.h"
+#include "framework/plan/wire.h"
 
 namespace convnet {
 
@@ -109,6 +110,9 @@ struct Exchange {
   enum class Order { kNone, kTree, kRank };
   Kind kind = Kind::kBoxes;
   Order order = Order::kNone;
+  // How elements travel. Other than kF32: every operand counts as what its encoding decodes to, on
+  // all devices, its own included; so does every piece of the sum of an all-reduce (FORMAT.md).
+  Wire wire = Wire::kF32;
   int tensor = 0;  // logical tensor that moves (index in Plan::tensors)
   // Logical tensor that it becomes part of, which may have other rows: an element goes to the row
   // that stands for the same example. -1: `tensor`. `from` are boxes of `tensor`, `to` of this one.

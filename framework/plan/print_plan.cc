@@ -59,8 +59,9 @@ class Printer {
     text("exchange ").number(id).text(" ").text(exchange_kind_name(e.kind)).text(" ");
     tensor_name(e.tensor);
     if (e.into != -1) text(" into=").tensor_name(e.into);
-    text(" order=").text(exchange_order_name(e.order)).text(" bytes=");
-    number(e.bytes).text(" edge=").word(e.edge).layer(e.layer).line_end();
+    text(" order=").text(exchange_order_name(e.order));
+    if (e.wire != Wire::kF32) text(" wire=").text(to_string(e.wire));
+    text(" bytes=").number(e.bytes).text(" edge=").word(e.edge).layer(e.layer).line_end();
     const int rank = has_tensor(e.tensor) ? tensor(e.tensor).shape.rank() : 0;
     for (size_t m = 0; m < e.group.size(); ++m) {
       text("  ").number(e.group[m]).text(": ");

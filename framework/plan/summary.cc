@@ -171,7 +171,7 @@ PlanSummary summarise(const Plan& plan) {
                                ? PlanSummary::Direction::kBackward
                                : PlanSummary::Direction::kForward;
     const std::string layer = e.layer < 0 ? "" : plan.layers[static_cast<size_t>(e.layer)].name;
-    s.edges.push_back({t.name, e.edge, layer, e.kind, e.order, direction,
+    s.edges.push_back({t.name, e.edge, layer, e.kind, e.order, e.wire, direction,
                        static_cast<int64_t>(e.group.size()), e.bytes});
     (direction == PlanSummary::Direction::kSync       ? s.bytes_sync
      : direction == PlanSummary::Direction::kBackward ? s.bytes_backward
@@ -215,11 +215,11 @@ std::string print_summary(const PlanSummary& s) {
   if (s.edges.empty()) return out;
   size_t width = 6;
   for (const auto& e : s.edges) width = std::max(width, e.tensor.size());
-  out += fmt::format("\n{:<{}}  {:<14}  {:<5}  {:<9}  {:>7}  {:>14}\n", "tensor", width, "kind",
-                     "order", "direction", "devices", "bytes/device");
+  out += fmt::format("\n{:<{}}  {:<14}  {:<5}  {:<10}  {:<9}  {:>7}  {:>14}\n", "tensor", width,
+                     "kind", "order", "wire", "direction", "devices", "bytes/device");
   for (const auto& e : s.edges)
-    out += fmt::format("{:<{}}  {:<14}  {:<5}  {:<9}  {:>7}  {:>14}\n", e.tensor, width,
-                       exchange_kind_name(e.kind), exchange_order_name(e.order),
+    out += fmt::format("{:<{}}  {:<14}  {:<5}  {:<10}  {:<9}  {:>7}  {:>14}\n", e.tensor, width,
+                       exchange_kind_name(e.kind), exchange_order_name(e.order), to_string(e.wire),
                        direction_name(e.direction), e.devices, grouped(e.bytes));
   return out;
 }
@@ -257,6 +257,7 @@ std::string summary_json(const PlanSummary& s) {
                              {"layer", e.layer},
                              {"kind", exchange_kind_name(e.kind)},
                              {"order", exchange_order_name(e.order)},
+                             {"wire", to_string(e.wire)},
                              {"direction", direction_name(e.direction)},
                              {"devices", e.devices},
                              {"bytes", e.bytes}});

@@ -29,6 +29,7 @@ struct PlanSummary {
     std::string tensor, edge, layer;  // what moves, for what, and of which layer
     Exchange::Kind kind = Exchange::Kind::kBoxes;
     Exchange::Order order = Exchange::Order::kNone;
+    Wire wire = Wire::kF32;
     Direction direction = Direction::kForward;
     int64_t devices = 0;
     int64_t bytes = 0;  // the most that one device sends or receives

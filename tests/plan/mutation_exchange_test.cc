@@ -25,6 +25,8 @@ TEST(Mutation, ChangedExchanges) {
           [&](Exchange& e) { e.kind = static_cast<Exchange::Kind>(kind); }, kind == 0);
     for (int order = 0; order < 3; ++order)
       change("order", [&](Exchange& e) { e.order = static_cast<Exchange::Order>(order); });
+    for (int wire = 0; wire < kWires; ++wire)
+      change("wire", [&](Exchange& e) { e.wire = static_cast<Wire>(wire); });
     for (const int64_t more : {-4, 4, 1000}) change("bytes", [&](Exchange& e) { e.bytes += more; });
     for (size_t t = 0; t < plan.tensors.size(); ++t)
       change("tensor", [&](Exchange& e) { e.tensor = static_cast<int>(t); });

@@ -135,6 +135,7 @@ class RandomPlan {
     Exchange e;
     e.kind = static_cast<Exchange::Kind>(below(9));
     e.order = static_cast<Exchange::Order>(below(3));
+    e.wire = static_cast<Wire>(below(kWires));
     e.tensor = tensor(p);
     if (below(3) == 0) e.into = tensor(p);
     for (int n = below(4); n > 0; --n) {
@@ -412,6 +413,7 @@ TEST(PlanText, FormatPageListsTheRules) {
                            "cover",
                            "pattern",
                            "bytes",
+                           "wire",
                            "order",
                            "exchange-order",
                            "exchange-view",

@@ -370,6 +370,31 @@ TEST(VerifyPlan, BandsAndRanges) {
     expect_fault(c);
 }
 
+// fc1.w.grad has 3 rows of 18 elements; one device takes one of them, the other two.
+TEST(VerifyPlan, EncodedExchanges) {
+  const std::string two = "train_2_devices", groups = "groups_2_devices";
+  const std::string gradient = "reduce_scatter fc1.w.grad order=tree bytes=144";
+  const auto as = [&](const std::string& wire) {
+    return "reduce_scatter fc1.w.grad order=tree wire=" + wire;
+  };
+  for (const Case& c : std::vector<Case>{
+           {two, gradient, as("u8tree") + " bytes=144", "bytes",
+            "records 144 bytes, its boxes take 40"},
+           {two, gradient, as("bf16") + " bytes=40", "bytes",
+            "records 40 bytes, its boxes take 72"},
+           {two, gradient, as("onebit") + " bytes=13", "wire",
+            "is encoded as onebit, but a plan has no state"},
+           {two, "all_reduce loss.metrics order=tree",
+            "all_reduce loss.metrics order=tree wire=f16", "wire",
+            "is encoded as f16, but 'loss.metrics' is not f32"},
+           {two, "all_gather fc1.w order=none", "all_gather fc1.w order=none wire=bf16", "wire",
+            "is encoded as bf16, but 'fc1.w' is of kind parameter"},
+           {groups, "3 boxes cat1.grad order=none", "3 boxes cat1.grad order=none wire=u8lin",
+            "wire", "is encoded as u8lin, but stays on one device"},
+       })
+    expect_fault(c);
+}
+
 // One reshard is a copy on each device, or an exchange in each group.
 TEST(VerifyPlan, ExchangesOfOneMemberAndOfGroups) {
   const std::string groups = "groups_2_devices", mesh = "mesh_4_devices";

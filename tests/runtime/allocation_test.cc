@@ -7,6 +7,7 @@
 #include <new>
 
 #include "framework/backends/reference/reference.h"
+#include "framework/plan/cost.h"
 #include "framework/runtime/session.h"
 #include "tests/runtime/fc_plan.h"
 #include "tests/runtime/synthetic_batches.h"
@@ -41,11 +42,19 @@ TEST(Step, DevicesAllocateNothing) {
   SessionOptions options;
   options.backend = [](int) { return Result<std::unique_ptr<Backend>>(make_reference_backend()); };
   options.threads = 2;
-  for (int devices : {1, 3}) {
+  for (const auto& [devices, wire] :
+       {std::pair{1, Wire::kF32}, {3, Wire::kF32}, {3, Wire::kU8Tree}}) {
     FcNet net;
     net.hidden = 90;
     net.features = 60;  // gradients large enough for the two-phase all-reduce
-    auto session = Session::create(FcPlan::train(net, devices), options);
+    Plan plan = FcPlan::train(net, devices);
+    for (Exchange& e : plan.exchanges) {
+      const Tensor& tensor = plan.tensors[static_cast<size_t>(e.tensor)];
+      if (tensor.dtype != DType::kF32 || tensor.kind != TensorKind::kGradient) continue;
+      e.wire = wire;
+      e.bytes = wire_bytes(e, tensor, tensor);
+    }
+    auto session = Session::create(plan, options);
     ASSERT_TRUE(session.ok());
     (*session)->initialise();
     SyntheticBatches data(1000, net.batch, net.features, net.classes, true);

@@ -29,6 +29,14 @@ class Processes(SmallAlexNet):
                     weights = self.run_small(f"{scheme}{ranks}", 4, scheme, STEPS, ranks=ranks)
                     self.assertTrue(weights == wanted, "weights differ")
 
+    def test_encoded_values(self):
+        sets = ["defaults.conv.wire=u8tree", "defaults.fc.wire=bf16"]
+        wanted = self.run_small("one", 4, "whole", STEPS, sets=sets)
+        for ranks in (2, 4):
+            with self.subTest(ranks=ranks):
+                weights = self.run_small(f"encoded{ranks}", 4, "whole", STEPS, sets=sets, ranks=ranks)
+                self.assertTrue(weights == wanted, "weights differ")
+
     def test_more_devices_than_ranks_divide(self):
         wanted = self.run_small("one", 8, "whole", STEPS)
         self.assertTrue(self.run_small("three", 8, "whole", STEPS, ranks=3) == wanted, "weights differ")

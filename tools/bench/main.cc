@@ -1,11 +1,12 @@
 // convnet_bench: how fast the cpu backend's kernels are on this machine, against the multiply-add
 // peak of the same processor measured in the same process right before and after. Every result is
-// checked before it is timed.
+// checked before it is timed. With --codecs, how fast the codecs of the wire are, against a copy.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tools/bench/codecs.h"
 #include "tools/bench/measure.h"
 
 namespace convnet::bench {
@@ -23,6 +24,30 @@ std::string processor() {
       ++cores;
     }
   return name + ", " + std::to_string(cores) + (cores == 1 ? " core" : " cores");
+}
+
+void run_codecs(int64_t elements, int runs, bool json) {
+  const std::string machine = processor() + ", 1 thread";
+  nlohmann::json report{
+      {"machine", machine}, {"elements", elements}, {"codecs", nlohmann::json::array()}};
+  if (!json) {
+    std::printf("%s, pieces of %lld elements; GB/s of f32\n", machine.c_str(),
+                static_cast<long long>(elements));
+    std::printf("%-12s %9s %9s %9s %9s\n", "codec", "encode", "decode", "memcpy", "bytes");
+  }
+  for (const CodecMeasurement& m : measure_codecs(elements, runs)) {
+    const std::string name(to_string(m.wire));
+    const int64_t bytes = encoded_bytes(m.wire, elements);
+    report["codecs"].push_back({{"name", name},
+                                {"encode_gigabytes_per_second", m.encode},
+                                {"decode_gigabytes_per_second", m.decode},
+                                {"copy_gigabytes_per_second", m.copy},
+                                {"bytes", bytes}});
+    if (!json)
+      std::printf("%-12s %9.2f %9.2f %9.2f %9lld\n", name.c_str(), m.encode, m.decode, m.copy,
+                  static_cast<long long>(bytes));
+  }
+  if (json) std::printf("%s\n", report.dump(1).c_str());
 }
 
 int run(const std::string& wanted, const Options& options, bool json) {
@@ -80,7 +105,8 @@ int main(int argc, char** argv) {
   CLI::App app{"measures the cpu backend's kernels"};
   std::string wanted, isa;
   bench::Options options;
-  bool json = false, list = false;
+  bool json = false, list = false, codecs = false;
+  int64_t elements = 1 << 20;
   app.add_option("--case", wanted, "only cases with this in their name");
   app.add_option("--isa", isa, "avx2 or avx512; the best one if not given")
       ->check(CLI::IsMember({"avx2", "avx512"}));
@@ -93,6 +119,10 @@ int main(int argc, char** argv) {
   app.add_flag("--processor-time", options.processor_time,
                "time the threads by the processor's clock, on a machine that others use too");
   app.add_flag("--json", json, "machine-readable output");
+  app.add_flag("--codecs", codecs, "the codecs of the wire instead of kernels");
+  app.add_option("--elements", elements, "--codecs: elements of a piece")
+      ->check(CLI::Range(1, 1 << 28))
+      ->capture_default_str();
   app.add_flag("--list", list, "print the cases' names and stop");
   try {
     app.parse(argc, argv);
@@ -102,6 +132,10 @@ int main(int argc, char** argv) {
   }
   if (list) {
     for (const bench::Case& c : bench::all_cases()) std::printf("%s\n", c.name.c_str());
+    return 0;
+  }
+  if (codecs) {
+    bench::run_codecs(elements, options.runs, json);
     return 0;
   }
   options.isa = isa == "avx2" ? CpuIsa::kAvx2 : isa == "avx512" ? CpuIsa::kAvx512 : best_cpu_isa();

@@ -128,6 +128,7 @@ class CrossingKernel : public Kernel {
       if (!barrier.wait()) return;
       if (member_ == meeting_.leader && !transport(phase, meeting_.tag + static_cast<int>(i)))
         return;
+      if (member_ == meeting_.leader) phase.packing->unpack();
       if (!barrier.wait()) return;
       const MemberSteps& mine = phase.steps.members[member_];
       for (const Transfer& t : mine.first) t.run();
@@ -156,6 +157,7 @@ class CrossingKernel : public Kernel {
 // Called once all members of this rank are bound.
 Status prepare(Meeting& meeting, int rank) {
   const Tensor& tensor = meeting.rows.tensor();
+  CONVNET_RETURN_IF_ERROR(check_wire(meeting.exchange, tensor));
   CONVNET_ASSIGN_OR_RETURN(std::vector<Round> rounds,
                            make_rounds(meeting.exchange, tensor, meeting.ranks));
   const size_t count = rounds.size();

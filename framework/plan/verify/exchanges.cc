@@ -22,6 +22,7 @@ class ExchangeCheck {
       : plan_(plan), e_(e), id_(id), faults_(faults) {}
 
   void run() {
+    wire();
     if (!sums() || !cover()) return;
     if (!has_pattern())
       fault("pattern", fmt::format("is no {}: its boxes are not of that pattern",
@@ -36,6 +37,22 @@ class ExchangeCheck {
   const Box& to(size_t m) const { return e_.to[m].box; }
   void fault(const char* rule, const std::string& message) {
     faults_.in_exchange(id_, rule, message);
+  }
+
+  // What may be encoded, and how.
+  void wire() {
+    if (e_.wire == Wire::kF32) return;
+    const Tensor& t = plan_.tensors[static_cast<size_t>(e_.tensor)];
+    const std::string as = fmt::format("is encoded as {}, ", to_string(e_.wire));
+    if (t.dtype != DType::kF32)
+      fault("wire", fmt::format("{}but '{}' is not f32", as, t.name));
+    else if (t.kind != TensorKind::kActivation && t.kind != TensorKind::kGradient)
+      fault("wire", fmt::format("{}but '{}' is of kind {}; only activations and gradients are", as,
+                                t.name, tensor_kind_name(t.kind)));
+    else if (e_.wire == Wire::kOnebit)
+      fault("wire", as + "but a plan has no state for what that leaves to the next step");
+    else if (members() == 1)
+      fault("wire", as + "but stays on one device");
   }
 
   // How many partial sums make up each element, the same everywhere.
@@ -195,19 +212,22 @@ class ExchangeCheck {
 
   // FORMAT.md, "Bytes on the wire".
   int64_t wire_bytes() const {
-    const int64_t size = dtype_size(plan_.tensors[static_cast<size_t>(e_.tensor)].dtype);
     const auto p = static_cast<int64_t>(members());
     switch (e_.kind) {
       case Kind::kAllGather:
-        return (to(0).count() - smallest(e_.from)) * size;
+        return all_but_smallest(e_.from);
       case Kind::kReduceScatter:
-        return (from(0).count() - smallest(e_.to)) * size;
-      case Kind::kAllReduce:
-        return 2 * (from(0).count() - from(0).count() / p) * size;
+        return all_but_smallest(e_.to);
+      case Kind::kAllReduce: {
+        const int64_t n = from(0).count();
+        int64_t sum = 0;
+        for (int64_t i = 1; i < p; ++i) sum += encoded(n * (i + 1) / p - n * i / p);
+        return 2 * sum;
+      }
       case Kind::kBroadcast:
-        return only(e_.from)->count() * size;
+        return encoded(only(e_.from)->count());
       case Kind::kReduce:
-        return only(e_.to)->count() * size;
+        return encoded(only(e_.to)->count());
       case Kind::kGather:
       case Kind::kScatter:
       case Kind::kAllToAll:
@@ -219,17 +239,25 @@ class ExchangeCheck {
       int64_t sent = 0, received = 0;
       for (size_t b = 0; b < members(); ++b) {
         if (a == b) continue;
-        if (!from(a).empty() && !to(b).empty()) sent += intersect(from(a), to(b)).count();
-        if (!to(a).empty() && !from(b).empty()) received += intersect(to(a), from(b)).count();
+        if (!from(a).empty() && !to(b).empty()) sent += encoded(intersect(from(a), to(b)).count());
+        if (!to(a).empty() && !from(b).empty())
+          received += encoded(intersect(to(a), from(b)).count());
       }
       most = std::max({most, sent, received});
     }
-    return most * size;
+    return most;
   }
-  static int64_t smallest(const std::vector<Part>& parts) {
-    int64_t least = parts[0].box.count();
-    for (const Part& p : parts) least = std::min(least, p.box.count());
-    return least;
+  int64_t encoded(int64_t count) const {
+    if (e_.wire != Wire::kF32) return encoded_bytes(e_.wire, count);
+    return count * dtype_size(plan_.tensors[static_cast<size_t>(e_.tensor)].dtype);
+  }
+  int64_t all_but_smallest(const std::vector<Part>& pieces) const {
+    int64_t all = 0, least = encoded(pieces[0].box.count());
+    for (const Part& p : pieces) {
+      all += encoded(p.box.count());
+      least = std::min(least, encoded(p.box.count()));
+    }
+    return all - least;
   }
 
   const Plan& plan_;
