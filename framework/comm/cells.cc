@@ -35,11 +35,6 @@ Result<std::vector<Cell>> make_cells(const Exchange& exchange, const std::string
   const Part& to = exchange.to[static_cast<size_t>(member)];
   std::vector<Cell> cells;
   if (to.box.empty()) return cells;
-  if (to.of != 1)
-    return Status(Code::kUsage, "the result on device " +
-                                    std::to_string(exchange.group[static_cast<size_t>(member)]) +
-                                    " is partial sum " + std::to_string(to.k) + " of " +
-                                    std::to_string(to.of) + ", but a result must be complete");
   int of = 0;
   cells.push_back({to.box, {}});
   for (const Part& from : exchange.from) {
@@ -62,8 +57,14 @@ Result<std::vector<Cell>> make_cells(const Exchange& exchange, const std::string
       }
     }
   }
+  if (of % to.of != 0)
+    return Status(Code::kUsage, "the result on device " +
+                                    std::to_string(exchange.group[static_cast<size_t>(member)]) +
+                                    " is partial sum " + std::to_string(to.k) + " of " +
+                                    std::to_string(to.of) + ", which " + std::to_string(of) +
+                                    " partial sums do not make");
   for (Cell& cell : cells) {
-    for (int k = 0; k < of; ++k)
+    for (int k = of / to.of * to.k; k < of / to.of * (to.k + 1); ++k)
       cell.source_of.push_back(find_source(exchange, cell.box, member, k, ranks));
     if (std::all_of(cell.source_of.begin(), cell.source_of.end(), [](int s) { return s < 0; }))
       return Status(Code::kUsage,

@@ -14,7 +14,7 @@ namespace convnet {
 // One box of a member's result, and which member's operand holds each partial sum of it.
 struct Cell {
   Box box;
-  std::vector<int> source_of;  // by k; -1: nothing to add
+  std::vector<int> source_of;  // by k, of those that the result is made of; -1: nothing to add
 };
 
 // True if the member holds or wants something; the others do not issue the exchange.

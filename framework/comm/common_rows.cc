@@ -26,7 +26,7 @@ CommonRows::CommonRows(const Plan& plan, const Exchange& exchange)
     : given_(exchange),
       from_(plan.tensors[static_cast<size_t>(exchange.tensor)]),
       into_(plan.tensors[static_cast<size_t>(exchange.target())]),
-      by_receiver_(!row_map(into_).is_identity()),
+      by_receiver_(judged_by_receiver(from_, into_)),
       exchange_(exchange) {
   if (exchange.into < 0) return;
   std::optional<Exchange> common = in_common_rows(exchange, from_, into_);

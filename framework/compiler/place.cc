@@ -191,15 +191,7 @@ class Placer {
       const auto [units, what] = units_of(layer, layer.rules[a]->mode);
       if (units < 0 || mesh.extents[a] <= units) continue;
       warn(layer, layer.rules[a]->mode, units, what, mesh.extents[a]);
-      std::vector<int> kept;
-      int stride = 1;
-      for (size_t later = a + 1; later < mesh.extents.size(); ++later)
-        stride *= mesh.extents[later];
-      for (int p = 0; p < mesh.size(); ++p)
-        if (p / stride % mesh.extents[a] < units)
-          kept.push_back(mesh.devices[static_cast<size_t>(p)]);
-      mesh.devices = std::move(kept);
-      mesh.extents[a] = static_cast<int>(units);
+      mesh.keep(a, static_cast<int>(units));
     }
   }
 

@@ -166,6 +166,7 @@ class Rebatch {
     else
       rows_in_stripes(owners, passes, region);
     const auto count = static_cast<int>(region.rows.size());
+    if (count > 1) leave_idle(region);
     for (int l : region.layers) {
       GraphLayer& layer = g_.layers[static_cast<size_t>(l)];
       const int period =
@@ -176,6 +177,27 @@ class Rebatch {
                          "layer '" + layer.name + "' is to be updated every " +
                              std::to_string(period) + " passes, which does not divide the " +
                              std::to_string(count) + " passes of a step");
+    }
+  }
+
+  // Each pass is dealt out over the same devices of a layer, in whole blocks; devices beyond the
+  // fewest blocks of a pass stay out of it.
+  void leave_idle(const Region& region) {
+    int64_t fewest = g_.batch;
+    for (const Segments& rows : region.rows)
+      fewest = std::min(fewest, (examples_of(rows) + kLanes - 1) / kLanes);
+    for (int l : region.layers) {
+      GraphLayer& layer = g_.layers[static_cast<size_t>(l)];
+      for (size_t a = 0; a < layer.mesh.extents.size(); ++a) {
+        const int devices = layer.mesh.extents[a];
+        if (layer.modes[a] != Mode::kData || devices <= fewest) continue;
+        diagnostics_.warning(
+            layer.span, "'" + layer.name + "' has passes of " + std::to_string(fewest) +
+                            (fewest == 1 ? " block" : " blocks") + " of 16 examples, so only " +
+                            std::to_string(fewest) + " of " + std::to_string(devices) +
+                            " devices have work");
+        layer.mesh.keep(a, static_cast<int>(fewest));
+      }
     }
   }
 
@@ -223,6 +245,8 @@ class Rebatch {
       }
       region.rows.push_back(united(parts));
     }
+    // An owner of few blocks may begin in a later pass than its neighbour.
+    std::ranges::sort(region.rows);
   }
 
   // ---- the passes

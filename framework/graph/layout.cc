@@ -14,6 +14,16 @@ int Mesh::position(int device) const {
   return it == devices.end() ? -1 : static_cast<int>(it - devices.begin());
 }
 
+void Mesh::keep(size_t axis, int count) {
+  int stride = 1;
+  for (size_t later = axis + 1; later < extents.size(); ++later) stride *= extents[later];
+  std::vector<int> kept;
+  for (int p = 0; p < size(); ++p)
+    if (p / stride % extents[axis] < count) kept.push_back(devices[static_cast<size_t>(p)]);
+  devices = std::move(kept);
+  extents[axis] = std::min(extents[axis], count);
+}
+
 namespace {
 
 // Sums over rows are the outer ones, then columns, channels, examples.

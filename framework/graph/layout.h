@@ -19,6 +19,8 @@ struct Mesh {
   static Mesh line(std::vector<int> devices);  // one axis
   int size() const { return static_cast<int>(devices.size()); }
   int position(int device) const;  // index in `devices`; -1 if it is not there
+  // Leaves out the devices of an axis beyond its first `count`.
+  void keep(size_t axis, int count);
   bool operator==(const Mesh&) const = default;
 };
 

@@ -124,13 +124,17 @@ std::optional<Box> map_box(const Box& box, const RowMap& from, const RowMap& to)
   return mapped;
 }
 
+bool judged_by_receiver(const Tensor& tensor, const Tensor& into) {
+  return into.shape[0] <= tensor.shape[0];
+}
+
 std::optional<Exchange> in_common_rows(const Exchange& exchange, const Tensor& tensor,
                                        const Tensor& into) {
   const RowMap from = row_map(tensor), to = row_map(into);
   Exchange e = exchange;
   if (from == to) return e;
-  const bool judged_by_receiver = into.shape[0] <= tensor.shape[0];
-  if (judged_by_receiver ? replace_boxes(&e.from, from, to) : replace_boxes(&e.to, to, from))
+  if (judged_by_receiver(tensor, into) ? replace_boxes(&e.from, from, to)
+                                       : replace_boxes(&e.to, to, from))
     return e;
   return std::nullopt;
 }

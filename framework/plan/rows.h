@@ -59,9 +59,12 @@ std::vector<RowRun> common_rows(const RowMap& from, int64_t lo, int64_t hi, cons
 // there are none; nothing if they are more than one run.
 std::optional<Box> map_box(const Box& box, const RowMap& from, const RowMap& to);
 
-// The exchange with the boxes of both sides in one numbering of rows, in which its pattern, its
-// bytes and what covers what are judged: that of the side with fewer rows (the receiving one, if
-// they have as many). Nothing if a box has no single image there.
+// Whether an exchange of `tensor` into `into` is judged in the row numbers of `into`: those of the
+// side with fewer rows count.
+bool judged_by_receiver(const Tensor& tensor, const Tensor& into);
+
+// The exchange with the boxes of both sides in those row numbers, in which its pattern, its bytes
+// and what covers what are judged. Nothing if a box has no single image there.
 std::optional<Exchange> in_common_rows(const Exchange& exchange, const Tensor& tensor,
                                        const Tensor& into);
 

@@ -106,8 +106,9 @@ std::vector<std::vector<int>> in_order(const Plan& plan) {
 const auto* const total = ::testing::AddGlobalTestEnvironment(new Total);
 
 TEST(Mutation, DroppedInstructions) {
-  Score score("an instruction dropped");
+  Score score("an instruction dropped", 3);
   for_each_instr(kAllTrainPlans, [&](const Plan& plan, size_t d, size_t i) {
+    if (score.skips()) return;
     Plan m = plan;
     m.devices[d].instrs.erase(m.devices[d].instrs.begin() + static_cast<ptrdiff_t>(i));
     score.take(m, place(plan, d, i));
@@ -115,8 +116,9 @@ TEST(Mutation, DroppedInstructions) {
 }
 
 TEST(Mutation, RepeatedInstructions) {
-  Score score("an instruction twice");
+  Score score("an instruction twice", 3);
   for_each_instr(kAllTrainPlans, [&](const Plan& plan, size_t d, size_t i) {
+    if (score.skips()) return;
     Plan m = plan;
     auto& list = m.devices[d].instrs;
     list.insert(list.begin() + static_cast<ptrdiff_t>(i), list[i]);
@@ -126,7 +128,7 @@ TEST(Mutation, RepeatedInstructions) {
 }
 
 TEST(Mutation, SwappedInstructions) {
-  Score score("two instructions swapped");
+  Score score("two instructions swapped", 80);
   std::vector<Plan> plans;
   for (const std::string& name : kTrainPlans) {
     plans.push_back(read_plan(name));
@@ -138,6 +140,7 @@ TEST(Mutation, SwappedInstructions) {
     for (size_t d = 0; d < plan.devices.size(); ++d)
       for (size_t i = 0; i < plan.devices[d].instrs.size(); ++i)
         for (size_t k = i + 1; k < plan.devices[d].instrs.size(); ++k) {
+          if (score.skips()) continue;
           Plan m = plan;
           auto moved = names;
           std::swap(m.devices[d].instrs[i], m.devices[d].instrs[k]);
@@ -149,7 +152,7 @@ TEST(Mutation, SwappedInstructions) {
 }
 
 TEST(Mutation, ShiftedOffsets) {
-  Score score("a buffer elsewhere");
+  Score score("a buffer elsewhere", 40);
   for (const std::string& name : kTrainPlans) {
     const Plan plan = read_plan(name);
     const Dataflow good(plan, in_order(plan));
@@ -161,6 +164,7 @@ TEST(Mutation, ShiftedOffsets) {
         for (const Buffer& other : plan.devices[d].buffers) offsets.insert(other.offset);
         offsets.erase(buffer.offset);
         for (int64_t offset : offsets) {
+          if (score.skips()) continue;
           Plan m = plan;
           m.devices[d].buffers[b].offset = offset;
           score.take(m, plan.model + " " + buffer.name + " to " + std::to_string(offset), [&] {
@@ -173,7 +177,7 @@ TEST(Mutation, ShiftedOffsets) {
 }
 
 TEST(Mutation, ShrunkOperands) {
-  Score score("an operand's box smaller");
+  Score score("an operand's box smaller", 8);
   for_each_instr(kTrainPlans, [&](const Plan& plan, size_t d, size_t i) {
     const Instr& instr = plan.devices[d].instrs[i];
     for (size_t n = 0; n < instr.in.size() + instr.out.size(); ++n) {
@@ -182,6 +186,7 @@ TEST(Mutation, ShrunkOperands) {
       const Operand& o = is_in ? instr.in[k] : instr.out[k];
       const int tensor = plan.devices[d].buffers[static_cast<size_t>(o.buffer)].tensor;
       for (const Box& box : shrunk(o.box, is_blocked(plan, tensor))) {
+        if (score.skips()) continue;
         Plan m = plan;
         (is_in ? m.devices[d].instrs[i].in[k] : m.devices[d].instrs[i].out[k]).box = box;
         score.take(m, place(plan, d, i) + " " + box.str());
@@ -191,13 +196,14 @@ TEST(Mutation, ShrunkOperands) {
 }
 
 TEST(Mutation, ShrunkBuffers) {
-  Score score("a buffer's box smaller");
+  Score score("a buffer's box smaller", 4);
   for (const std::string& name : kTrainPlans) {
     const Plan plan = read_plan(name);
     for (size_t d = 0; d < plan.devices.size(); ++d)
       for (size_t b = 0; b < plan.devices[d].buffers.size(); ++b) {
         const Buffer& buffer = plan.devices[d].buffers[b];
         for (const Box& box : shrunk(buffer.part.box, is_blocked(plan, buffer.tensor))) {
+          if (score.skips()) continue;
           Plan m = plan;
           m.devices[d].buffers[b].part.box = box;
           // Bytes that fit, so that the box itself must be noticed.
@@ -213,12 +219,13 @@ TEST(Mutation, ShrunkBuffers) {
 }
 
 TEST(Mutation, ChangedBuffers) {
-  Score score("a buffer's kind, size or part");
+  Score score("a buffer's kind, size or part", 40);
   for (const std::string& name : kTrainPlans) {
     const Plan plan = read_plan(name);
     for (size_t d = 0; d < plan.devices.size(); ++d)
       for (size_t b = 0; b < plan.devices[d].buffers.size(); ++b) {
         const auto change = [&](const std::string& what, auto&& edit) {
+          if (score.skips()) return;
           Plan m = plan;
           edit(m.devices[d].buffers[b]);
           if (m == plan) return;
@@ -240,13 +247,14 @@ TEST(Mutation, ChangedBuffers) {
 }
 
 TEST(Mutation, OtherOperands) {
-  Score score("an operand replaced");
+  Score score("an operand replaced", 160);
   for_each_instr(kTrainPlans, [&](const Plan& plan, size_t d, size_t i) {
     const Instr& instr = plan.devices[d].instrs[i];
     for (size_t n = 0; n < instr.in.size() + instr.out.size(); ++n)
       for (size_t b = 0; b < plan.devices[d].buffers.size(); ++b) {
         const bool is_in = n < instr.in.size();
         const size_t k = is_in ? n : n - instr.in.size();
+        if (score.skips()) continue;
         Plan m = plan;
         Operand& o = (is_in ? m.devices[d].instrs[i].in : m.devices[d].instrs[i].out)[k];
         if (o.buffer == static_cast<int>(b)) continue;
@@ -265,7 +273,7 @@ TEST(Mutation, OtherOperands) {
 }
 
 TEST(Mutation, ChangedAttributes) {
-  Score score("an attribute dropped or changed");
+  Score score("an attribute dropped or changed", 16);
   for_each_instr(kAllTrainPlans, [&](const Plan& plan, size_t d, size_t i) {
     const Instr& instr = plan.devices[d].instrs[i];
     // How fast a parameter learns is said in one place only if one device updates it.
@@ -280,12 +288,14 @@ TEST(Mutation, ChangedAttributes) {
                      tensor(device, other.in[1]) == tensor(plan.devices[d], instr.in[1]);
     }
     for (const auto& [name, value] : instr.attrs.all()) {
-      Plan m = plan;
-      Attrs without;
-      for (const auto& [other, v] : instr.attrs.all())
-        if (other != name) without.set(other, v);
-      m.devices[d].instrs[i].attrs = without;
-      score.take(m, place(plan, d, i) + " without " + name);
+      if (!score.skips()) {
+        Plan m = plan;
+        Attrs without;
+        for (const auto& [other, v] : instr.attrs.all())
+          if (other != name) without.set(other, v);
+        m.devices[d].instrs[i].attrs = without;
+        score.take(m, place(plan, d, i) + " without " + name);
+      }
       if (updates == 1) continue;
       std::vector<Attrs::Value> others = {std::string("odd")};
       if (const auto* n = std::get_if<int64_t>(&value)) {
@@ -314,8 +324,8 @@ TEST(Mutation, ChangedAttributes) {
         others.push_back(longer);
       }
       for (const Attrs::Value& other : others) {
-        if (other == value) continue;
-        m = plan;
+        if (other == value || score.skips()) continue;
+        Plan m = plan;
         m.devices[d].instrs[i].attrs.set(name, other);
         score.take(m, place(plan, d, i) + " another " + name);
       }
@@ -330,9 +340,10 @@ constexpr int kOps = 0
     ;
 
 TEST(Mutation, OtherOperations) {
-  Score score("another operation");
+  Score score("another operation", 40);
   for_each_instr(kAllTrainPlans, [&](const Plan& plan, size_t d, size_t i) {
     for (int op = 0; op < kOps; ++op) {
+      if (score.skips()) continue;
       Plan m = plan;
       m.devices[d].instrs[i].op = static_cast<Op>(op);
       if (m == plan) continue;
@@ -347,11 +358,12 @@ TEST(Mutation, OtherOperations) {
 }
 
 TEST(Mutation, ChangedTensors) {
-  Score score("a tensor's kind, type or shape");
+  Score score("a tensor's kind, type or shape", 8);
   for (const std::string& name : kTrainPlans) {
     const Plan plan = read_plan(name);
     for (size_t t = 0; t < plan.tensors.size(); ++t) {
       const auto change = [&](const std::string& what, auto&& edit) {
+        if (score.skips()) return;
         Plan m = plan;
         edit(m.tensors[t]);
         if (m == plan) return;
@@ -386,6 +398,7 @@ TEST(Mutation, ChangedHeader) {
   for (const std::string& name : kTrainPlans) {
     const Plan plan = read_plan(name);
     const auto change = [&](const std::string& what, auto&& edit) {
+      if (score.skips()) return;
       Plan m = plan;
       edit(m);
       score.take(m, plan.model + " " + what);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "framework/comm/mpi/join.h"
+#include "framework/plan/rows.h"
 
 namespace convnet::cli {
 namespace {
@@ -168,8 +169,11 @@ std::pair<int64_t, int64_t> examples_of_rank(const Plan& plan, const Ranks& rank
        d < first_device(ranks.rank() + 1, ranks.size(), devices); ++d) {
     for (const Buffer& buffer : plan.devices[static_cast<size_t>(d)].buffers) {
       if (buffer.region != Buffer::Region::kInput || buffer.part.box.empty()) continue;
-      begin = std::min(begin, buffer.part.box.lo(0));
-      end = std::max(end, buffer.part.box.hi(0));
+      const RowMap rows = row_map(plan.tensors[static_cast<size_t>(buffer.tensor)]);
+      for (const auto& s : rows.segments(buffer.part.box.lo(0), buffer.part.box.hi(0))) {
+        begin = std::min(begin, s.example);
+        end = std::max(end, s.example + s.count);
+      }
     }
   }
   return {std::min(begin, end), end};

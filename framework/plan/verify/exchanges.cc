@@ -185,7 +185,8 @@ class ExchangeCheck {
       case Kind::kAllGather:
         return copies && all_to != nullptr && one_from == nullptr && partition(e_.from, *all_to);
       case Kind::kReduceScatter:
-        return all_from != nullptr && one_sum_each() && partition(e_.to, *all_from);
+        return all_from != nullptr && one_to == nullptr && one_sum_each() &&
+               partition(e_.to, *all_from);
       case Kind::kAllReduce:
         return all_from != nullptr && all_to != nullptr && *all_from == *all_to && one_sum_each();
       case Kind::kBroadcast: {

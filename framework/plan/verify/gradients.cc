@@ -61,7 +61,6 @@ class Gradients {
     for (const LogicalOp& op : program_.updates) update(op);
     all_applied();
     unused();
-    dropout_keys();
   }
 
  private:
@@ -499,30 +498,6 @@ class Gradients {
         fault(*program_.producer_of(static_cast<int>(t)), "unused-gradient",
               fmt::format("'{}', {}, is not used", name(static_cast<int>(t)),
                           describe(static_cast<int>(t))));
-    }
-  }
-
-  // Layers with one key would drop the same elements, and passes of one layer with different keys
-  // others than the whole batch at once.
-  void dropout_keys() {
-    std::vector<const LogicalOp*> all;
-    for (const LogicalOp& op : program_.ops) {
-      if (op.op != Op::kDropoutFwd) continue;
-      const int64_t key = op.attrs.integer("key");
-      for (const LogicalOp* other : all) {
-        const bool same_key = key == other->attrs.integer("key");
-        const bool passes = op.layer == other->layer && !program_.examples[at(op.out[0])].overlaps(
-                                                            program_.examples[at(other->out[0])]);
-        if (same_key && !passes)
-          fault(op, "dropout-key",
-                fmt::format("the key {} is that of layer '{}' already", key,
-                            plan_.layers[at(other->layer)].name));
-        else if (!same_key && passes)
-          fault(op, "dropout-key",
-                fmt::format("the key {} is not that of the examples {} of the same layer", key,
-                            program_.examples[at(other->out[0])].str()));
-      }
-      all.push_back(&op);
     }
   }
 

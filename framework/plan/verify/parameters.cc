@@ -2,6 +2,7 @@
 // each of their gradients, and new everywhere in the end.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <utility>
@@ -120,9 +121,14 @@ class ParameterCheck {
       if (b.region != Buffer::Region::kState) continue;
       const int age = due(i, device(d), b.tensor);
       if (age < 0) {
-        faults_.in_instr(d, index, "read-after-update",
-                         fmt::format("reads '%{}', which changes between its examples {}", b.name,
-                                     examples(buffer_of(device(d), i.out[0]).tensor).str()));
+        const Examples& own = examples(buffer_of(device(d), i.out[0]).tensor);
+        const bool some = std::any_of(updates_[static_cast<size_t>(b.tensor)].begin(),
+                                      updates_[static_cast<size_t>(b.tensor)].end(),
+                                      [&](int g) { return examples(g).overlaps(own); });
+        faults_.in_instr(
+            d, index, "read-after-update",
+            fmt::format("reads '%{}' for the examples {}, {}", b.name, own.str(),
+                        some ? "between which it changes" : "which lead to no update of it"));
         continue;
       }
       for (const auto& piece : ages(d, o.buffer).within(o.box)) {

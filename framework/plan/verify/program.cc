@@ -305,6 +305,7 @@ void check_program(const Plan& plan, Faults& faults) {
   check_parameters(plan, program, faults);
   const std::vector<Loss> losses = check_losses(plan, program, faults);
   if (plan.phase != Plan::Phase::kTrain || faults.count() > before) return;
+  check_passes(plan, program, faults);
   check_guards(plan, program, losses, faults);
   check_gradients(plan, program, losses, faults);
 }

@@ -65,6 +65,9 @@ struct Loss {
 // Reports operations of a loss that do not belong together.
 std::vector<Loss> check_losses(const Plan& plan, const Program& program, Faults& faults);
 
+// The passes of a layer are the same computation, with the same random numbers, of other examples.
+void check_passes(const Plan& plan, const Program& program, Faults& faults);
+
 // Parameters are read, updated and spread in the right order.
 void check_parameters(const Plan& plan, const Program& program, Faults& faults);
 

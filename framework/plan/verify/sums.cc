@@ -165,13 +165,13 @@ class SumCheck {
   void targets(int id) {
     const Exchange& e = plan_.exchanges[static_cast<size_t>(id)];
     for (const Part& p : e.to)
-      if (!p.box.empty() && p.of != passes_of(e.tensor)) {
-        faults_.in_exchange(
-            id, "partial",
-            fmt::format("brings partial sum {} of {}, must bring {}", p.k, p.of,
-                        passes_of(e.tensor) == 1
-                            ? std::string("complete values")
-                            : fmt::format("one of the {} passes", passes_of(e.tensor))));
+      if (!p.box.empty() && p.of != 1 && p.of != passes_of(e.tensor)) {
+        faults_.in_exchange(id, "partial",
+                            fmt::format("brings partial sum {} of {}, must bring {}", p.k, p.of,
+                                        passes_of(e.tensor) == 1
+                                            ? std::string("complete values")
+                                            : fmt::format("complete values or one of the {} passes",
+                                                          passes_of(e.tensor))));
         return;
       }
   }
