@@ -273,6 +273,36 @@ TEST(Codec, MeanRelativeErrorOfNormalSamples) {
   EXPECT_NEAR(100 * sum / weights, 1.681, 0.03);
 }
 
+// Few elements are searched for, many are looked up.
+TEST(Codec, ManyElementsAreEncodedAsFewAre) {
+  std::mt19937 draw(6);
+  int looked_up = 0;
+  for (Wire wire : {Wire::kU8Tree, Wire::kU8Lin, Wire::kU8Static, Wire::kU8Mantissa})
+    for (float scale : {1e-44f, 1e-38f, 3e-20f, 0.7f, 0.999f, 1.0f, 1.001f, 3.5f, 2e17f, 1e38f}) {
+      std::vector<float> x = normal(100'000, 0.2f, draw());
+      for (float& v : x) v = std::clamp(v, -1.0f, 1.0f) * scale;
+      float peak = 0;
+      for (float v : x) peak = std::max(peak, std::fabs(v));
+      const auto levels = codecs::scaled(wire, codecs::scale_of(wire, peak));
+      const auto tree = codecs::thresholds(levels);
+      for (size_t i = 1; i < tree.size(); ++i)  // the floats at and around each threshold
+        for (float v : {tree[i], std::nextafter(tree[i], 0.0f), std::nextafter(tree[i], 1e38f)})
+          if (v <= peak) x.push_back(v);
+      codecs::Buckets buckets;
+      looked_up += codecs::fill_buckets(tree, buckets);
+      const auto all = encoded(wire, x);
+      int64_t different = 0;
+      int count = 0;
+      const codecs::Kernels& kernels = *codecs::available_kernels(&count)[0];
+      std::vector<uint8_t> searched(x.size());
+      kernels.encode_bytes(x.data(), static_cast<int64_t>(x.size()), tree.data(), searched.data());
+      for (size_t i = 0; i < x.size(); ++i)
+        different += std::to_integer<uint8_t>(all[4 + i]) != searched[i];
+      EXPECT_EQ(different, 0) << to_string(wire) << ", up to " << peak;
+    }
+  EXPECT_GE(looked_up, 4 * 8) << "all but the smallest floats";
+}
+
 TEST(Codec, EveryInstructionSetGivesTheSameBits) {
   int count = 0;
   const codecs::Kernels* const* all = codecs::available_kernels(&count);
@@ -288,6 +318,12 @@ TEST(Codec, EveryInstructionSetGivesTheSameBits) {
       std::vector<uint8_t> a(size), b(size);
       all[k]->encode_bytes(x.data(), n, tree.data(), a.data());
       base.encode_bytes(x.data(), n, tree.data(), b.data());
+      EXPECT_EQ(a, b);
+      codecs::Buckets buckets;
+      ASSERT_TRUE(codecs::fill_buckets(tree, buckets));
+      for (const auto& [kernels, to] : {std::pair{all[k], &a}, {&base, &b}})
+        kernels->encode_buckets(x.data(), n, buckets.exceeded.data(), buckets.next.data(),
+                                to->data());
       EXPECT_EQ(a, b);
       std::vector<uint16_t> c(size), d(size);
       std::vector<float> u(size), v(size);

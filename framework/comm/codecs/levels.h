@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 
 #include "framework/plan/wire.h"
 
@@ -23,5 +24,14 @@ float scale_of(Wire wire, float peak);
 // tree of Kernels::encode_bytes.
 std::array<float, kLevels> scaled(Wire wire, float scale);
 std::array<float, kLevels> thresholds(const std::array<float, kLevels>& values);
+
+// The same search in two look-ups: the upper half of a float's bits says how many thresholds all
+// floats with it exceed, and the next threshold decides whether it is one more.
+struct Buckets {
+  std::array<uint8_t, 1 << 15> exceeded;  // by bits >> 16
+  std::array<float, kLevels> next;        // ascending; behind the last one infinity
+};
+// False if two thresholds share a bucket, as they may among the smallest floats.
+bool fill_buckets(const std::array<float, kLevels>& tree, Buckets& buckets);
 
 }  // namespace convnet::codecs

@@ -50,6 +50,16 @@ void encode_bytes(const float* __restrict x, int64_t n, const float* __restrict 
   }
 }
 
+void encode_buckets(const float* __restrict x, int64_t n, const uint8_t* __restrict exceeded,
+                    const float* __restrict next, uint8_t* __restrict to) {
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t u = bits_of(x[i]);
+    const uint32_t a = u & 0x7fffffffu;
+    const uint32_t k = exceeded[a >> 16];
+    to[i] = static_cast<uint8_t>((k + (float_of(a) > next[k] ? 1u : 0u)) | (u >> 31 << 7));
+  }
+}
+
 void decode_bytes(const uint8_t* __restrict from, int64_t n, const float* __restrict values,
                   float* __restrict x) {
   for (int64_t i = 0; i < n; ++i) x[i] = values[static_cast<int32_t>(from[i])];
@@ -95,7 +105,7 @@ void decode_f16(const uint16_t* __restrict from, int64_t n, float* __restrict x)
 
 }  // namespace
 
-extern const Kernels CONVNET_CODECS = {peak,        encode_bytes, decode_bytes, encode_bf16,
-                                       decode_bf16, encode_f16,   decode_f16};
+extern const Kernels CONVNET_CODECS = {peak,        encode_bytes, encode_buckets, decode_bytes,
+                                       encode_bf16, decode_bf16,  encode_f16,     decode_f16};
 
 }  // namespace convnet::codecs
