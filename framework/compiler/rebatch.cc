@@ -54,11 +54,13 @@ class Rebatch {
     find_schemes();
     find_regions();
     if (diagnostics_.errors() > errors_before) return false;
-    // Tests need no gradients, so the batch can come at once.
-    if (g_.phase != Plan::Phase::kTrain) return true;
+    // Tests need no gradients, so the batch can come at once; to the devices of the training, which
+    // hold the parameters.
+    const bool in_passes = g_.phase == Plan::Phase::kTrain;
     for (Region& region : regions_) {
       find_passes(region);
-      if (diagnostics_.errors() == errors_before && region.rows.size() > 1) repeat(region);
+      if (in_passes && diagnostics_.errors() == errors_before && region.rows.size() > 1)
+        repeat(region);
     }
     g_.renumber();
     return diagnostics_.errors() == errors_before;

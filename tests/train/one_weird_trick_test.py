@@ -22,6 +22,11 @@ class OneWeirdTrick(SmallAlexNet):
                                  sets=["defaults.fc.update_period=1"])
         self.assertFalse(variant == exact, "fully-connected layers were updated once a step")
 
+    def test_passes_of_fewer_blocks_than_devices(self):
+        sets = ["defaults.fc.parallel=data", "defaults.fc.passes=4"]  # 2 blocks of examples a pass
+        wanted = self.run_small("one", 1, "stripe", 3, sets=sets)
+        self.assertTrue(self.run_small("four", 4, "stripe", 3, sets=sets) == wanted, "weights differ")
+
     def test_small_versions_of_the_model_files(self):
         files = {"alexnet-owt-2": (2, SMALL), "alexnet-owt-8": (8, SMALL), "alexnet-two-tower": (2, SMALL),
                  "vgg-d-spatial": (4, [s.replace("67, 67", "32, 32").replace("128", "32") for s in SMALL])}
