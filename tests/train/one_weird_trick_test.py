@@ -1,5 +1,7 @@
 # If this fails, splitting a network over devices or passes has changed what is learned: the three schemes
 # of Krizhevsky's 'One weird trick' (2014).
+import re
+
 from small_alexnet import *
 
 STEPS = int(os.environ.get("CONVNET_STEPS", "20"))
@@ -21,6 +23,22 @@ class OneWeirdTrick(SmallAlexNet):
         variant = self.run_small("variant", 2, "owner", 3,
                                  sets=["defaults.fc.update_period=1"])
         self.assertFalse(variant == exact, "fully-connected layers were updated once a step")
+
+    def test_updates_after_each_pass_learn_as_well(self):
+        """200 steps of LeNet on Fashion-MNIST: the loss of the 10,000 test images is at most 2 % above."""
+        if not os.path.isdir(DATA_SET):
+            self.skipTest("needs Debian's package dataset-fashion-mnist")
+        losses = []
+        for period in ([], ["--set", "defaults.fc.update_period=1"]):
+            line = [PROGRAM, "train", LENET, "--devices", "4", "--threads", "1", "--steps", "200", "--quiet",
+                    "--set", "defaults.fc.parallel=model", "--set", "defaults.fc.exchange=owner",
+                    "--set", "train.scaling={batch: 128, rate: linear}", *period, *NO_TESTS,
+                    "--out", self.path(f"lenet{len(losses)}")]
+            result = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=550)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            losses.append(float(re.search(r"test: loss ([0-9.e-]+)", result.stdout + result.stderr).group(1)))
+        print(f"test loss: {losses[0]}, with updates after each pass {losses[1]}")
+        self.assertLessEqual(losses[1], 1.02 * losses[0])
 
     def test_passes_of_fewer_blocks_than_devices(self):
         sets = ["defaults.fc.parallel=data", "defaults.fc.passes=4"]  # 2 blocks of examples a pass
