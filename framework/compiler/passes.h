@@ -36,7 +36,7 @@ void shard(Graph& graph);
 
 // sync: after the last use of each trained parameter, its update: the gradient's partial sums are
 // reduced to 1/p of the parameter per device, updated there, and the updated parameter is gathered
-// again; momentum exists only there (planning, row 27).
+// again; momentum exists only there (as in cuda-convnet2).
 //   %w.grad {P} -> exchange -> {S(0)}; update.sgd; exchange -> %w {R}
 void sync(Graph& graph);
 

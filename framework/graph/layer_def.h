@@ -24,7 +24,7 @@ constexpr DimState R() { return {AxisState::Kind::kReplicated, 0}; }
 constexpr DimState S(int dim) { return {AxisState::Kind::kSplit, dim}; }
 constexpr DimState P(int over) { return {AxisState::Kind::kPartial, over}; }
 
-// One row: what the layer needs and makes in one mode (planning, section 1.2). An operation whose
+// One row: what the layer needs and makes in one mode. An operation whose
 // result is a partial sum takes that sum by canonical shards.
 struct ShardRule {
   Mode mode;

@@ -76,8 +76,8 @@ TEST(ShippedModels, PlanWithMemoryAtTheBound) {
   EXPECT_GE(files, 3);
 }
 
-// 'One weird trick', section 1.4 of the reference model: 61,100,840 parameters in one tower; and
-// the bytes of planning's row 27 (2 W (p-1)/p per device and parameter) under data parallelism.
+// Krizhevsky 2014 ('One weird trick'), section 5: 61,100,840 parameters in one tower; and
+// 2 W (p-1)/p bytes per device and parameter under data parallelism.
 TEST(AlexNet, HasThePublishedSizeAndTheTablesBytes) {
   const Plan plan = plan_of(CONVNET_SOURCE_DIR "/model-defs/alexnet.yaml", {"batch=512"}, 4);
   int64_t parameters = 0;

@@ -31,7 +31,7 @@ int64_t bytes(Kind kind, std::vector<Part> from, std::vector<Part> to, DType dty
   return wire_bytes(e, t, t);
 }
 
-// T = 480 bytes over p = 4 (planning table: T(p-1)/p, 2T(p-1)/p, T).
+// T = 480 bytes over p = 4 (T(p-1)/p, 2T(p-1)/p, T).
 TEST(WireBytes, EqualPieces) {
   std::vector<Part> pieces, all, sums, root(4, range(0, 0)), last(4, range(0, 0));
   for (int m = 0; m < 4; ++m) {
