@@ -76,8 +76,8 @@ TEST(ShippedModels, PlanWithMemoryAtTheBound) {
   EXPECT_GE(files, 3);
 }
 
-// Krizhevsky 2014 ('One weird trick'), section 5: 61,100,840 parameters in one tower; and
-// 2 W (p-1)/p bytes per device and parameter under data parallelism.
+// The one tower of Krizhevsky 2014 ('One weird trick') has 61,100,840 parameters; and
+// data parallelism sends 2 W (p-1)/p bytes per device and parameter.
 TEST(AlexNet, HasThePublishedSizeAndTheTablesBytes) {
   const Plan plan = plan_of(CONVNET_SOURCE_DIR "/model-defs/alexnet.yaml", {"batch=512"}, 4);
   int64_t parameters = 0;
