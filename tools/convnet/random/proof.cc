@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "data/source.h"
+#include "framework/backends/cpu/cpu.h"
 #include "framework/backends/reference/reference.h"
 #include "framework/base/random.h"
 #include "framework/compiler/compile.h"
@@ -18,6 +19,7 @@
 #include "framework/runtime/session.h"
 #include "layers/registry.h"
 #include "parsers/model_file.h"
+#include "tools/convnet/arguments.h"
 #include "tools/convnet/random/random_model.h"
 
 namespace convnet::cli {
@@ -66,19 +68,29 @@ Batch batch_of(const Plan& plan, int64_t step) {
   return batch;
 }
 
-Result<std::unique_ptr<Session>> session_of(const Plan& plan) {
-  SessionOptions options;
-  options.backend = [](int) -> Result<std::unique_ptr<Backend>> {
+enum class Kernels { kReference, kCpu };
+
+Result<std::unique_ptr<Session>> session_of(const Plan& plan, Kernels kernels) {
+  const auto reference = [](int) -> Result<std::unique_ptr<Backend>> {
     return make_reference_backend();
   };
+  SessionOptions options;
+  options.threads = 1;
+  options.backend = reference;
+  if (kernels == Kernels::kCpu) {
+    options.backend = [](int) -> Result<std::unique_ptr<Backend>> {
+      return make_cpu_backend(best_cpu_isa());
+    };
+    options.fallback = reference;
+  }
   auto session = Session::create(plan, options);
   if (session.ok()) (*session)->initialise();
   return session;
 }
 
 // Empty if they agree.
-std::string difference(const Plan& serial, const Plan& placed, double bound) {
-  auto one = session_of(serial), many = session_of(placed);
+std::string difference(const Plan& serial, const Plan& placed, double bound, Kernels kernels) {
+  auto one = session_of(serial, kernels), many = session_of(placed, kernels);
   if (!one.ok()) return "one device: " + one.status().message();
   if (!many.ok()) return "many devices: " + many.status().message();
   const auto differ = [&](double a, double b) {
@@ -113,7 +125,7 @@ std::string difference(const Plan& serial, const Plan& placed, double bound) {
 
 // 'r' refused, 'e' the same bits, 't' the same within rounding, 'f' and what differs.
 std::string check(const RandomModel& model, const ProofOptions& options) {
-  bool exact = !model.has_exchange();
+  bool exact = true;
   for (const DType dtype : {DType::kF64, DType::kF32}) {
     const auto serial = plan_of(model, false, dtype);
     auto placed = plan_of(model, true, dtype);
@@ -125,8 +137,11 @@ std::string check(const RandomModel& model, const ProofOptions& options) {
     }
     for (const Exchange& e : placed->exchanges) exact &= e.order != Exchange::Order::kRank;
     if (dtype == DType::kF32 && !exact) continue;
-    const std::string what = difference(*serial, *placed, exact ? 0 : 1e-12);
+    std::string what = difference(*serial, *placed, exact ? 0 : 1e-12, Kernels::kReference);
     if (!what.empty()) return (dtype == DType::kF64 ? "fdouble, " : "ffloat, ") + what;
+    if (dtype == DType::kF64 || instruction_sets().empty()) continue;
+    what = difference(*serial, *placed, 0, Kernels::kCpu);
+    if (!what.empty()) return "fcpu, " + what;
   }
   return exact ? "e" : "t";
 }

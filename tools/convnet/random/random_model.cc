@@ -46,11 +46,6 @@ std::string RandomModel::text(bool placed) const {
   return s + "train: {" + train + "steps: 3, rate: {base: 0.125}}\n";
 }
 
-bool RandomModel::has_exchange() const {
-  return std::any_of(layers.begin(), layers.end(),
-                     [](const RandomLayer& l) { return !l.exchange.empty(); });
-}
-
 RandomModel random_network(std::mt19937& random) {
   RandomModel model;
   model.batch = 8 + below(random, 63);

@@ -25,7 +25,6 @@ struct RandomModel {
 
   // The model file; without `placed`, modes are kept, and lists of devices and exchanges dropped.
   std::string text(bool placed) const;
-  bool has_exchange() const;
 };
 
 // The network of a seed, accepted by the compiler on one device.
