@@ -86,6 +86,26 @@ Node make_sub_batch(Graph& graph, const Node& reader, const Use& use, const Layo
   return node;
 }
 
+// Whether devices hold parts that overlap, but are not the same.
+bool has_halos(const Value& value) {
+  const std::vector<Part> parts = value.layout.parts(value.shape);
+  for (const Part& a : parts)
+    for (const Part& b : parts)
+      if (!(a.box == b.box) && !intersect(a.box, b.box).empty()) return true;
+  return false;
+}
+
+// The same tensor in another layout.
+int add_version(Graph& graph, int value, const Layout& layout, int memory) {
+  Value version = graph.value(value);
+  int count = 0;
+  for (const Value& v : graph.values) count += v.tensor == version.tensor ? 1 : 0;
+  version.name = graph.value(version.tensor).name + "@" + std::to_string(count);
+  version.memory = memory;
+  version.layout = layout;
+  return graph.add_value(std::move(version));
+}
+
 }  // namespace
 
 bool readable_as(const Shape& shape, const Layout& have, const Layout& want) {
@@ -103,20 +123,14 @@ bool readable_as(const Shape& shape, const Layout& have, const Layout& want) {
 
 Node make_exchange(Graph& graph, int value, const Layout& layout, NodePhase phase,
                    const std::string& edge, int memory) {
-  Value moved = graph.value(value);
-  int count = 0;
-  for (const Value& v : graph.values) count += v.tensor == moved.tensor ? 1 : 0;
-  moved.name = graph.value(moved.tensor).name + "@" + std::to_string(count);
-  moved.memory = memory;
-  moved.layout = layout;
   Node node;
   node.op = Op::kExchange;
   node.in = {Use{value, Role{}}};
   node.in_layout = {graph.value(value).layout};
-  node.layer = moved.layer;
+  node.layer = graph.value(value).layer;
   node.phase = phase;
   node.edge = edge;
-  node.out = {Use{graph.add_value(std::move(moved)), Role{}}};
+  node.out = {Use{add_version(graph, value, layout, memory), Role{}}};
   return node;
 }
 
@@ -147,6 +161,13 @@ void shard(Graph& graph) {
     for (const Version& v : versions[use.value])
       if (v.wire == wire && readable_as(value.shape, graph.value(v.value).layout, want))
         return v.value;
+    if ((value.whole >= 0 || !value.joined.empty()) && has_halos(value)) {
+      // Its elements have no single owner; they come from where they were made, once more.
+      const int version = add_version(graph, use.value, Layout(), -1);
+      versions[use.value].push_back({version, wire});
+      nodes.push_back(make_sub_batch(graph, reader, {version, use.role}, want));
+      return version;
+    }
     Node exchange = make_exchange(graph, use.value, want, reader.phase,
                                   edge_of(graph, graph.value(use.value), reader));
     exchange.pass = reader.pass;

@@ -170,5 +170,30 @@ TEST(Equivalence, LayersOnAnyDevicesInAnyMode) {
   }
 }
 
+// A gradient that passes make up is read first with a halo of channels, of which no device is the
+// owner, then in another layout.
+TEST(Equivalence, AGradientOfPassesWithAHaloIsReadTwice) {
+  const auto network = [](const std::string& lrn, const std::string& last) {
+    return "format: 1\nname: halo\ndevices: 3\nbatch: 33\n"
+           "input: {data: [1, 1, 1], label: {classes: 4}}\nlayers:\n"
+           "  - {name: l1, type: fc, input: data, outputs: 7}\n"
+           "  - {name: l2, type: lrn, input: l1, size: 5, alpha: 1, beta: 0.5, k: 1" +
+           lrn +
+           "}\n"
+           "  - {name: l3, type: add, input: [l2, l1]}\n"
+           "  - {name: last, type: fc, outputs: 4, init: {xavier: 1}" +
+           last +
+           "}\n"
+           "  - {name: loss, type: softmax_loss, input: [last, label]}\n"
+           "train: {momentum: 0.5, steps: 2, rate: {base: 0.125}}\n";
+  };
+  bool promised;
+  const auto serial = train(*bind_text(network("", "")), 1, &promised);
+  const auto split = train(*bind_text(network(", parallel: model, devices: [1, 2]",
+                                              ", devices: [2], exchange: owner, passes: 3")),
+                           3, &promised);
+  EXPECT_LE(largest_difference(serial, split), promised ? 0 : 1e-11);
+}
+
 }  // namespace
 }  // namespace convnet
