@@ -65,7 +65,7 @@ void note_states(const Graph& graph, const Node& reader, const Use& use, const L
 }
 
 // Makes a value of a pass from that of the whole batch, or one of the whole batch from those of its
-// passes: as its first reader wants it.
+// passes: as a reader wants it.
 Node make_sub_batch(Graph& graph, const Node& reader, const Use& use, const Layout& want) {
   Value& value = graph.value(use.value);
   CHECK_MSG(value.whole >= 0 || !value.joined.empty(), "nothing makes %" + value.name);
