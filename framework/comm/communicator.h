@@ -20,7 +20,8 @@ class Communicator {
   // Prepares exchange `id` for this device with its operand and result (a View whose box is empty
   // if the device holds or wants nothing). Called for every exchange of the device's plan before
   // the first step. The kernel blocks until this device's part is done and its source may be
-  // overwritten.
+  // overwritten; of a bucket the kernel of the last exchange does so for all, and the others do
+  // nothing. Exchanges of a device's two streams may run at the same time.
   virtual Result<std::unique_ptr<Kernel>> bind(int id, const View& in, const View& out) = 0;
 
   // Blocks until every device of the session has called it.
@@ -30,6 +31,12 @@ class Communicator {
   virtual void abort() = 0;
   // True once that has happened: what exchanges were to bring is then not there.
   virtual bool aborted() const = 0;
+};
+
+// What the kernel of an exchange is that is carried out with a later one of its bucket.
+class NoKernel : public Kernel {
+ public:
+  void run() override {}
 };
 
 // Communicators of one process: one per device, devices being threads that read each other's

@@ -1,6 +1,7 @@
 // The communicator of devices that are threads of one process: everyone reads the others' memory
 // between two barriers of the exchange's group.
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <string>
 
@@ -21,8 +22,7 @@ int participants(const Exchange& e) {
 
 // An exchange and what its members have bound so far.
 struct Meeting {
-  Meeting(const Plan& plan, const Exchange& e)
-      : rows(plan, e), exchange(rows.exchange()), barrier(std::max(1, participants(e))) {
+  Meeting(const Plan& plan, const Exchange& e) : rows(plan, e), exchange(rows.exchange()) {
     View nothing;
     nothing.box.append(0, 0);
     in.resize(e.group.size(), nothing);
@@ -30,9 +30,26 @@ struct Meeting {
     for (size_t m = 0; m < e.group.size(); ++m) bound.push_back(!takes_part(e, m));
   }
 
+  // Its work, in phases: a barrier of the members stands before each.
+  size_t phases() const { return !rounds.empty() ? 2 * rounds.size() : steps.two_phases ? 3 : 2; }
+  void run(size_t phase, size_t member) const {
+    if (!rounds.empty()) {
+      const EncodedRound& round = rounds[phase / 2];
+      if (phase % 2 == 1)
+        run(round.steps.members[member].first);
+      else if (round.operands[member] != nullptr)
+        round.operands[member]->encode();
+      return;
+    }
+    const MemberSteps& mine = steps.members[member];
+    run(phase == 0 ? mine.first : phase + 1 < phases() ? mine.second : mine.last);
+  }
+  static void run(const std::vector<Transfer>& transfers) {
+    for (const Transfer& t : transfers) t.run();
+  }
+
   CommonRows rows;
   const Exchange& exchange;
-  Barrier barrier;
   std::mutex mutex;  // guards what follows until all members are bound; then it is read only
   std::vector<View> in, out;
   std::vector<bool> bound;
@@ -41,44 +58,56 @@ struct Meeting {
   std::vector<EncodedRound> rounds;  // of an encoded exchange, in place of `steps`
 };
 
+// Exchanges that are carried out as one: a bucket, or one alone.
+struct Bucket {
+  explicit Bucket(int members) : barrier(std::max(1, members)) {}
+  std::vector<Meeting*> meetings;  // of the same members
+  Barrier barrier;
+};
+
 struct Hub {
   explicit Hub(const Plan& plan)
       : everyone(static_cast<int>(std::max<size_t>(1, plan.devices.size()))) {
-    for (const Exchange& e : plan.exchanges) meetings.push_back(std::make_unique<Meeting>(plan, e));
+    std::map<int, Bucket*> known;
+    for (const Exchange& e : plan.exchanges) {
+      meetings.push_back(std::make_unique<Meeting>(plan, e));
+      Bucket*& bucket = known[e.bucket];
+      if (e.bucket < 0 || bucket == nullptr) {
+        buckets.push_back(std::make_unique<Bucket>(participants(e)));
+        bucket = buckets.back().get();
+      }
+      bucket->meetings.push_back(meetings.back().get());
+      bucket_of.push_back(bucket);
+    }
   }
   std::vector<std::unique_ptr<Meeting>> meetings;
+  std::vector<std::unique_ptr<Bucket>> buckets;
+  std::vector<Bucket*> bucket_of;  // per exchange
   Barrier everyone;
 };
 
-class ExchangeKernel : public Kernel {
+// All exchanges of a bucket.
+class BucketKernel : public Kernel {
  public:
-  ExchangeKernel(std::shared_ptr<Hub> hub, Meeting& meeting, size_t member)
-      : hub_(std::move(hub)), meeting_(meeting), member_(member) {}
+  BucketKernel(std::shared_ptr<Hub> hub, Bucket& bucket, size_t member)
+      : hub_(std::move(hub)), bucket_(bucket), member_(member) {}
 
   void run() override {
-    CHECK(meeting_.ready);
-    for (const EncodedRound& round : meeting_.rounds) {
-      if (!meeting_.barrier.wait()) return;
-      if (round.operands[member_] != nullptr) round.operands[member_]->encode();
-      if (!meeting_.barrier.wait()) return;
-      for (const Transfer& t : round.steps.members[member_].first) t.run();
+    bool more = true;
+    for (size_t phase = 0; more; ++phase) {
+      if (!bucket_.barrier.wait()) return;
+      more = false;
+      for (const Meeting* meeting : bucket_.meetings) {
+        CHECK(meeting->ready);
+        if (phase < meeting->phases()) meeting->run(phase, member_);
+        more = more || phase + 1 < meeting->phases();
+      }
     }
-    if (!meeting_.rounds.empty()) return;
-    const ExchangeSteps& steps = meeting_.steps;
-    const MemberSteps& mine = steps.members[member_];
-    if (!meeting_.barrier.wait()) return;
-    for (const Transfer& t : mine.first) t.run();
-    if (steps.two_phases) {
-      if (!meeting_.barrier.wait()) return;
-      for (const Transfer& t : mine.second) t.run();
-    }
-    if (!meeting_.barrier.wait()) return;
-    for (const Transfer& t : mine.last) t.run();
   }
 
  private:
-  std::shared_ptr<Hub> hub_;  // keeps the meeting
-  Meeting& meeting_;
+  std::shared_ptr<Hub> hub_;  // keeps the bucket
+  Bucket& bucket_;
   size_t member_;
 };
 
@@ -121,14 +150,16 @@ class LocalCommunicator : public Communicator {
     if (std::find(meeting.bound.begin(), meeting.bound.end(), false) == meeting.bound.end())
       CONVNET_RETURN_IF_ERROR(
           prepare(meeting).with_context(what + " (" + meeting.exchange.edge + ")"));
-    return std::unique_ptr<Kernel>(std::make_unique<ExchangeKernel>(hub_, meeting, member));
+    Bucket& bucket = *hub_->bucket_of[static_cast<size_t>(id)];
+    if (&meeting != bucket.meetings.back()) return std::unique_ptr<Kernel>(new NoKernel);
+    return std::unique_ptr<Kernel>(std::make_unique<BucketKernel>(hub_, bucket, member));
   }
 
   void barrier() override { hub_->everyone.wait(); }
 
   void abort() override {
     hub_->everyone.abort();
-    for (const auto& meeting : hub_->meetings) meeting->barrier.abort();
+    for (const auto& bucket : hub_->buckets) bucket->barrier.abort();
   }
   bool aborted() const override { return hub_->everyone.aborted(); }
 

@@ -15,7 +15,8 @@ void check_graph(const Graph& graph, const std::string& pass, const CompileOptio
 }  // namespace
 
 std::vector<std::string> pass_names() {
-  return {"build", "place", "grad", "rebatch", "shard", "sync", "lower", "memory"};
+  return {"build", "place",    "grad",  "rebatch", "shard",
+          "sync",  "schedule", "lower", "events",  "memory"};
 }
 
 std::optional<Plan> compile(const BoundModel& model, std::span<const LayerDef* const> layers,
@@ -44,9 +45,13 @@ std::optional<Plan> compile(const BoundModel& model, std::span<const LayerDef* c
   done("shard");
   sync(graph);
   done("sync");
+  schedule(graph);
+  done("schedule");
 
   Plan plan = lower(graph);
   if (options.after_pass) options.after_pass("lower", print_plan(plan));
+  assign_events(plan);
+  if (options.after_pass) options.after_pass("events", print_plan(plan));
   assign_memory(plan);
   if (options.damage_plan) options.damage_plan(plan);
   if (options.verify) {

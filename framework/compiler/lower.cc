@@ -109,6 +109,7 @@ class Lowering {
       else
         lower_node(node);
     }
+    settle_buckets();
     return std::move(plan_);
   }
 
@@ -171,6 +172,7 @@ class Lowering {
       instr.op = node.op;
       instr.attrs = node.attrs;
       instr.layer = node.layer;
+      instr.stream = node.stream;
       bool idle = !node.out.empty();
       for (const Use& use : node.out) {
         instr.out.push_back(operand(device, use.value, g_.value(use.value).layout));
@@ -385,6 +387,7 @@ class Lowering {
     e.into = tensor_of(to) == e.tensor ? -1 : tensor_of(to);
     e.layer = node.layer;
     e.edge = node.edge;
+    e.bucket = node.bucket;
     bool sums = false;
     for (const Member& m : members) {
       e.group.push_back(m.device);
@@ -414,6 +417,7 @@ class Lowering {
       instr.out[0].box = e.to[i].box;
       instr.attrs.set("id", id);
       instr.layer = node.layer;
+      instr.stream = node.stream;
       plan_.devices[static_cast<size_t>(device)].instrs.push_back(std::move(instr));
     }
     plan_.exchanges.push_back(std::move(e));
@@ -422,28 +426,43 @@ class Lowering {
   // The values of passes become one: each device puts together what it has, or else every pass
   // brings its rows to those who want them.
   void lower_join(const Node& node) {
-    const Value& whole = g_.value(node.out[0].value);
-    const std::vector<Part> wanted = whole.layout.parts(whole.shape);
-    bool local = true;
-    for (size_t i = 0; i < wanted.size() && local; ++i) {
-      if (wanted[i].box.empty()) continue;
-      int64_t rows = 0;
-      for (const Use& use : node.in) {
-        const Value& part = g_.value(use.value);
-        const int at = part.layout.mesh.position(whole.layout.mesh.devices[i]);
-        if (at < 0) continue;
-        const Part held = part.layout.parts(part.shape)[static_cast<size_t>(at)];
-        local &= held.k == wanted[i].k && held.of == wanted[i].of;
-        for (int d = 1; d < held.box.rank(); ++d)
-          local &= held.box.lo(d) == wanted[i].box.lo(d) && held.box.hi(d) == wanted[i].box.hi(d);
-        rows += held.box.extent(0);
-      }
-      local &= rows == wanted[i].box.extent(0) && rows == whole.shape[0];
-    }
-    if (local)
+    if (joins_locally(g_, node))
       lower_node(node);
     else
       for (const Use& use : node.in) lower_exchange(node, use.value, node.out[0].value);
+  }
+
+  // A bucket of the graph is one bucket of each group of devices that takes part in several of its
+  // exchanges, and issues them side by side.
+  void settle_buckets() {
+    using Members = std::vector<std::pair<int, bool>>;  // and whether they take part
+    std::map<std::pair<int, Members>, std::vector<int>> buckets;
+    for (size_t id = 0; id < plan_.exchanges.size(); ++id) {
+      const Exchange& e = plan_.exchanges[id];
+      Members members;
+      for (size_t m = 0; m < e.group.size(); ++m)
+        members.emplace_back(e.group[m], !e.from[m].box.empty() || !e.to[m].box.empty());
+      if (e.bucket >= 0) buckets[{e.bucket, members}].push_back(static_cast<int>(id));
+    }
+    std::vector<std::vector<int>> found;
+    for (const auto& [key, ids] : buckets) {
+      for (int id : ids) plan_.exchanges[static_cast<size_t>(id)].bucket = -1;
+      if (ids.size() > 1 && side_by_side(ids)) found.push_back(ids);
+    }
+    std::ranges::sort(found);
+    for (size_t b = 0; b < found.size(); ++b)
+      for (int id : found[b]) plan_.exchanges[static_cast<size_t>(id)].bucket = static_cast<int>(b);
+  }
+
+  bool side_by_side(const std::vector<int>& ids) const {
+    return std::ranges::all_of(plan_.devices, [&](const DevicePlan& device) {
+      std::vector<size_t> at;
+      for (size_t i = 0; i < device.instrs.size(); ++i)
+        if (device.instrs[i].op == Op::kExchange &&
+            std::ranges::find(ids, device.instrs[i].attrs.integer("id")) != ids.end())
+          at.push_back(i);
+      return at.empty() || at.back() - at.front() + 1 == at.size();
+    });
   }
 
   const Graph& g_;
@@ -454,6 +473,27 @@ class Lowering {
 };
 
 }  // namespace
+
+bool has_rows_for(const Value& part, const Value& whole) {
+  const std::vector<Part> wanted = whole.layout.parts(whole.shape);
+  const std::vector<Part> held = part.layout.parts(part.shape);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i].box.empty()) continue;
+    const int at = part.layout.mesh.position(whole.layout.mesh.devices[i]);
+    if (at < 0) return false;
+    Part all = wanted[i];
+    all.box.set(0, 0, part.shape[0]);
+    if (!(held[static_cast<size_t>(at)] == all) || wanted[i].box.extent(0) != whole.shape[0])
+      return false;
+  }
+  return true;
+}
+
+bool joins_locally(const Graph& graph, const Node& join) {
+  return std::ranges::all_of(join.in, [&](const Use& use) {
+    return has_rows_for(graph.value(use.value), graph.value(join.out[0].value));
+  });
+}
 
 Plan lower(const Graph& graph) { return Lowering(graph).run(); }
 

@@ -1,6 +1,8 @@
 // Offsets from lifetimes. An arena buffer lives from the first instruction that writes it to the
-// last that uses it; a metric lives to the end of the step, where the host reads it. Greedy best
-// fit over four orders of the buffers, the smallest arena wins; the bound is the largest live sum.
+// last that uses it; a metric lives to the end of the step, where the host reads it. Two buffers
+// may share memory if all uses of one have ended for certain when the other's begin, whatever the
+// streams do meanwhile. Greedy best fit over four orders of the buffers, the smallest arena wins;
+// the bound is the largest live sum in any order in which the streams may run.
 // Greedy reaches it on the usual networks; where it does not, the buffer that ends highest is
 // placed earlier, again and again.
 #include <algorithm>
@@ -14,7 +16,8 @@ namespace {
 // One place in the arena: a buffer, or several that take each other's place.
 struct Slot {
   std::vector<int> buffers;
-  int begin = -1, end = -1;  // instructions, both inclusive
+  int begin = -1, end = -1;   // instructions, both inclusive
+  Clock begins, first, ends;  // what has ended before all its uses; its uses in each stream
   int64_t bytes = 0;
   int64_t offset = -1;
   int64_t lifetime() const { return end - begin + 1; }
@@ -25,7 +28,8 @@ constexpr int kTries = 32;
 
 class DeviceMemory {
  public:
-  DeviceMemory(const Plan& plan, DevicePlan& device) : plan_(plan), device_(device) {}
+  DeviceMemory(const Plan& plan, DevicePlan& device)
+      : plan_(plan), device_(device), clocks_(clocks(plan, device)) {}
 
   void run() {
     find_lifetimes();
@@ -38,6 +42,7 @@ class DeviceMemory {
  private:
   struct Life {
     int begin = -1, end = -1;
+    Clock begins, first, ends;
     bool arena = false;
   };
 
@@ -51,17 +56,37 @@ class DeviceMemory {
     for (int i = 0; i <= last; ++i) {
       const Instr& instr = device_.instrs[static_cast<size_t>(i)];
       for (const std::vector<Operand>* operands : {&instr.in, &instr.out})
-        for (const Operand& o : *operands) {
-          if (life(o).begin < 0) life(o).begin = i;
-          life(o).end = i;
-        }
+        for (const Operand& o : *operands) touch(life(o), i);
     }
     for (size_t b = 0; b < device_.buffers.size(); ++b) {
       const Buffer& buffer = device_.buffers[b];
       lives_[b].arena = buffer.region == Buffer::Region::kArena && buffer.bytes > 0;
-      if (plan_.tensors[static_cast<size_t>(buffer.tensor)].kind == TensorKind::kMetric)
+      if (plan_.tensors[static_cast<size_t>(buffer.tensor)].kind == TensorKind::kMetric) {
         lives_[b].end = last;
+        lives_[b].ends.ended = {last, last};
+      }
     }
+  }
+
+  void touch(Life& life, int i) {
+    const Clock& now = clocks_[static_cast<size_t>(i)];
+    const Stream stream = device_.instrs[static_cast<size_t>(i)].stream;
+    if (life.begin < 0) {
+      life.begin = i;
+      life.begins = now;
+    }
+    life.end = i;
+    life.begins = earlier(life.begins, now);
+    if (life.first[stream] < 0) life.first[stream] = begin_of_bucket(plan_, device_, i);
+    life.ends[stream] = std::max(life.ends[stream], end_of_bucket(plan_, device_, i));
+  }
+  static Clock earlier(Clock a, const Clock& b) {
+    for (size_t s = 0; s < a.ended.size(); ++s) a.ended[s] = std::min(a.ended[s], b.ended[s]);
+    return a;
+  }
+  // Whether what ends with `ends` has ended for certain when what begins with `begins` does.
+  static bool before(const Clock& ends, const Clock& begins) {
+    return ends.ended[0] <= begins.ended[0] && ends.ended[1] <= begins.ended[1];
   }
 
   int root(int buffer) const {
@@ -70,8 +95,8 @@ class DeviceMemory {
     return buffer;
   }
 
-  // A result takes its operand's place where the operation allows it, the operand dies there, and
-  // both are whole buffers of one size.
+  // A result takes its operand's place where the operation allows it, the operand dies there, with
+  // nothing in the other stream that may still use it, and both are whole buffers of one size.
   void merge_in_place() {
     for (size_t i = 0; i < device_.instrs.size(); ++i) {
       const Instr& instr = device_.instrs[i];
@@ -85,6 +110,9 @@ class DeviceMemory {
           !(in.box == a.part.box) || !(out.box == b.part.box) ||
           life(in).end != static_cast<int>(i) || life(out).begin != static_cast<int>(i))
         continue;
+      Clock own_end = clocks_[i];
+      own_end[instr.stream] = static_cast<int>(i);
+      if (!before(life(in).ends, own_end)) continue;
       // An operand that the instruction reads twice has another reader: itself.
       const auto readers = std::count_if(instr.in.begin(), instr.in.end(), [&](const Operand& o) {
         return root(o.buffer) == root(in.buffer);
@@ -102,12 +130,25 @@ class DeviceMemory {
       int& at = index[static_cast<size_t>(r)];
       if (at < 0) {
         at = static_cast<int>(slots_.size());
-        slots_.push_back(Slot{{}, lives_[b].begin, lives_[b].end, device_.buffers[b].bytes, -1});
+        slots_.push_back(Slot{{},
+                              lives_[b].begin,
+                              lives_[b].end,
+                              lives_[b].begins,
+                              lives_[b].first,
+                              lives_[b].ends,
+                              device_.buffers[b].bytes,
+                              -1});
       }
       Slot& slot = slots_[static_cast<size_t>(at)];
       slot.buffers.push_back(static_cast<int>(b));
       slot.begin = std::min(slot.begin, lives_[b].begin);
       slot.end = std::max(slot.end, lives_[b].end);
+      slot.begins = earlier(slot.begins, lives_[b].begins);
+      for (const Stream s : {Stream::kCompute, Stream::kComm}) {
+        slot.ends[s] = std::max(slot.ends[s], lives_[b].ends[s]);
+        if (lives_[b].first[s] >= 0 && (slot.first[s] < 0 || lives_[b].first[s] < slot.first[s]))
+          slot.first[s] = lives_[b].first[s];
+      }
     }
   }
 
@@ -119,7 +160,33 @@ class DeviceMemory {
     }
     int64_t live = 0, most = 0;
     for (int64_t c : change) most = std::max(most, live += c);
+    // Beside each instruction of one stream, those of the other that may run at the same time.
+    std::array<std::vector<int>, 2> streams;
+    for (size_t i = 0; i < device_.instrs.size(); ++i)
+      streams[static_cast<size_t>(device_.instrs[i].stream)].push_back(static_cast<int>(i));
+    for (int a : streams[0]) {
+      const Clock& known = clocks_[static_cast<size_t>(a)];
+      const auto first = std::ranges::upper_bound(streams[1], known.ended[1]);
+      for (auto b = first; b != streams[1].end(); ++b) {
+        if (clocks_[static_cast<size_t>(*b)].ended[0] >= a) break;
+        most = std::max(most, live_beside({a, *b}));
+      }
+    }
     return most;
+  }
+
+  // Bytes alive while these instructions run, one of each stream.
+  int64_t live_beside(const std::array<int, 2>& now) const {
+    int64_t live = 0;
+    for (const Slot& s : slots_) {
+      bool begun = false, ended = true;
+      for (size_t k = 0; k < now.size(); ++k) {
+        begun |= s.first.ended[k] >= 0 && s.first.ended[k] <= now[k];
+        ended &= s.ends.ended[k] < now[k];
+      }
+      if (begun && !ended) live += s.bytes;
+    }
+    return live;
   }
 
   void place_best() {
@@ -166,7 +233,7 @@ class DeviceMemory {
     for (Slot& slot : slots) {
       int64_t at = 0, best = -1, best_gap = 0;
       for (const Slot* other : placed) {
-        if (other->end < slot.begin || other->begin > slot.end) continue;
+        if (before(other->ends, slot.begins) || before(slot.ends, other->begins)) continue;
         const int64_t gap = other->offset - at;
         if (gap >= slot.bytes && (best < 0 || gap < best_gap)) {
           best = at;
@@ -186,6 +253,7 @@ class DeviceMemory {
 
   const Plan& plan_;
   DevicePlan& device_;
+  const std::vector<Clock> clocks_;
   std::vector<Life> lives_;
   std::vector<int> slot_of_;
   std::vector<Slot> slots_;

@@ -2,6 +2,9 @@
 // it makes and what holds afterwards (verify_graph checks it).
 #pragma once
 
+#include <array>
+#include <vector>
+
 #include "framework/base/diagnostics.h"
 #include "framework/graph/graph.h"
 #include "framework/graph/layer_def.h"
@@ -38,15 +41,47 @@ void shard(Graph& graph);
 // reduced to 1/p of the parameter per device, updated there, and the updated parameter is gathered
 // again; momentum exists only there (as in cuda-convnet2).
 //   %w.grad {P} -> exchange -> {S(0)}; update.sgd; exchange -> %w {R}
+// Small gradients of one mesh are exchanged together, in buckets.
 void sync(Graph& graph);
+
+// schedule: brings the nodes into the order in which they are issued, and says which communication,
+// with the updates in its midst, runs beside the computation: what has something to hide behind.
+// An input gradient that must travel comes before the weight gradient; the rows of a pass set out
+// while the pass before it is computed, and what a pass brings to others when it has made it.
+//   %x.pass1 = exchange; after pass 0  becomes  %x.pass1 = exchange [comm]; before pass 0
+void schedule(Graph& graph);
 
 // lower: from nodes on whole tensors to instructions on each device's boxes, and the exchange
 // table. Buffers have no addresses yet.
 Plan lower(const Graph& graph);
 
+// events: orders the two streams of each device where one needs what the other does: what it reads
+// was written, what it writes has been read, a guard has let it pass.
+void assign_events(Plan& plan);
+
 // memory: an address in the arena for every buffer of each device, from lifetimes; results take the
 // place of operands where the operation allows it. The best of several greedy orders.
 void assign_memory(Plan& plan);
+
+// For passes: what has ended for certain when an instruction begins: the last such instruction of
+// each stream of its device (-1: none), which those before it in that stream have preceded. An
+// exchange in a bucket begins and ends with the bucket.
+struct Clock {
+  std::array<int, 2> ended{-1, -1};
+  int& operator[](Stream s) { return ended[static_cast<size_t>(s)]; }
+  int operator[](Stream s) const { return ended[static_cast<size_t>(s)]; }
+};
+// Of all instructions of a device, from their streams and events.
+std::vector<Clock> clocks(const Plan& plan, const DevicePlan& device);
+// The first and the last instruction of the bucket of instruction i; i itself if it is in none.
+int begin_of_bucket(const Plan& plan, const DevicePlan& device, int i);
+int end_of_bucket(const Plan& plan, const DevicePlan& device, int i);
+
+// For passes: whether every device of `whole` that wants something of it wants all rows of `part`,
+// some of its rows, and holds them; and whether that is so of all operands of a join, which then
+// needs no communication.
+bool has_rows_for(const Value& part, const Value& whole);
+bool joins_locally(const Graph& graph, const Node& join);
 
 // For passes: what a layer's rules say about a value in a role; and about an operand or result of a
 // node, with the halos that windows need.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 
 #include "framework/compiler/passes.h"
@@ -64,15 +65,40 @@ void note_states(const Graph& graph, const Node& reader, const Use& use, const L
   }
 }
 
+// A value in another layout, as it travels encoded in some way.
+struct Version {
+  int value;
+  Wire wire;
+};
+using Versions = std::map<int, std::vector<Version>>;  // by value
+
+// The values of passes that a value is put together from: in the layouts in which every reader has
+// them already, if there are such.
+std::vector<int> parts_to_join(const Graph& graph, const Value& whole, const Versions& versions) {
+  std::vector<int> parts;
+  for (int part : whole.joined) {
+    std::vector<int> candidates{part};
+    if (const auto at = versions.find(part); at != versions.end())
+      for (const Version& v : at->second) candidates.push_back(v.value);
+    const auto here = std::ranges::find_if(
+        candidates, [&](int v) { return has_rows_for(graph.value(v), whole); });
+    if (here == candidates.end()) return whole.joined;
+    parts.push_back(*here);
+  }
+  return parts;
+}
+
 // Makes a value of a pass from that of the whole batch, or one of the whole batch from those of its
 // passes: as a reader wants it.
-Node make_sub_batch(Graph& graph, const Node& reader, const Use& use, const Layout& want) {
+Node make_sub_batch(Graph& graph, const Node& reader, const Use& use, const Layout& want,
+                    const Versions& versions) {
   Value& value = graph.value(use.value);
   CHECK_MSG(value.whole >= 0 || !value.joined.empty(), "nothing makes %" + value.name);
   value.layout = want;
   Node node;
   node.op = value.whole >= 0 ? Op::kExchange : Op::kRowsJoin;
-  for (int part : value.whole >= 0 ? std::vector<int>{value.whole} : value.joined) {
+  for (int part :
+       value.whole >= 0 ? std::vector<int>{value.whole} : parts_to_join(graph, value, versions)) {
     node.in.push_back({part, Role{}});
     node.in_layout.push_back(graph.value(part).layout);
   }
@@ -142,18 +168,14 @@ void shard(Graph& graph) {
     }
 
   std::vector<Node> nodes;
-  struct Version {
-    int value;
-    Wire wire;
-  };
-  std::map<int, std::vector<Version>> versions;  // of a value: itself in other layouts
+  Versions versions;
   const auto version_for = [&](const Node& reader, const Use& use, const Layout& want) {
     Value& value = graph.value(use.value);
     // The host can fill any box of an input, so a second layout costs no communication.
     const bool input = value.kind == TensorKind::kInput;
     if (input && value.layout.empty()) value.layout = want;
     if (value.layout.empty()) {
-      nodes.push_back(make_sub_batch(graph, reader, use, want));
+      nodes.push_back(make_sub_batch(graph, reader, use, want, versions));
       return use.value;
     }
     if (readable_as(value.shape, value.layout, want)) return use.value;
@@ -165,7 +187,7 @@ void shard(Graph& graph) {
       // Its elements have no single owner; they come from where they were made, once more.
       const int version = add_version(graph, use.value, Layout(), -1);
       versions[use.value].push_back({version, wire});
-      nodes.push_back(make_sub_batch(graph, reader, {version, use.role}, want));
+      nodes.push_back(make_sub_batch(graph, reader, {version, use.role}, want, versions));
       return version;
     }
     Node exchange = make_exchange(graph, use.value, want, reader.phase,

@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <map>
+#include <span>
+#include <utility>
 
 #include "framework/compiler/passes.h"
 
@@ -25,11 +28,17 @@ Layout update_layout(const Value& w, const Value& gradient) {
   return layout;
 }
 
+// Small exchanges wait for others until they have so many bytes together: about what a device moves
+// in the time that it takes to meet the others.
+constexpr int64_t kBucketBytes = 64 * 1024;
+
 class Sync {
  public:
   explicit Sync(Graph& graph) : g_(graph) {}
 
-  // Updates come after the last node that reads the parameter as it was, or makes the gradient.
+  // Updates come after the last node that reads the parameter as it was, or makes the gradient;
+  // those that need an exchange perhaps a bit later, with others, but before the parameter is read
+  // again.
   void run() {
     std::vector<Node> before = std::move(g_.nodes);
     std::map<size_t, std::vector<int>> due;  // gradients, by node
@@ -39,12 +48,16 @@ class Sync {
           for (const auto& [node, gradient] : find_gradients(before, w))
             due[node].push_back(gradient);
     for (size_t i = 0; i < before.size(); ++i) {
+      if (std::ranges::any_of(before[i].in, [&](const Use& use) { return is_pending(use.value); }))
+        flush();
       for (Use& use : before[i].in)
         if (const auto at = current_.find(use.value); at != current_.end()) use.value = at->second;
       g_.nodes.push_back(std::move(before[i]));
       if (const auto it = due.find(i); it != due.end())
         for (int gradient : it->second) add_update(gradient);
+      if (pending_bytes_ >= kBucketBytes) flush();
     }
+    flush();
     g_.renumber();
   }
 
@@ -66,30 +79,83 @@ class Sync {
     return found;
   }
 
+  // An update that is due: its gradient, and how it is divided.
+  struct Due {
+    int gradient;
+    Layout layout;
+    bool reduce, gather;  // whether the gradient, and the updated parameter, must be exchanged
+  };
+
   void add_update(int gradient) {
-    const Value g = g_.value(gradient);
+    const Value& g = g_.value(gradient);
+    const Value& w = g_.value(g.gradient_of);
+    Due update{gradient, update_layout(w, g), false, false};
+    update.reduce = !readable_as(w.shape, g.layout, update.layout);
+    update.gather = update.layout != w.layout;
+    if (!update.reduce && !update.gather) {
+      apply({&update, 1});
+      return;
+    }
+    if (!pending_.empty() && pending_.front().layout.mesh != update.layout.mesh) flush();
+    pending_bytes_ += w.shape.count() * dtype_size(w.dtype);
+    pending_.push_back(std::move(update));
+  }
+
+  bool is_pending(int param) const {
+    return std::ranges::any_of(
+        pending_, [&](const Due& d) { return g_.value(d.gradient).gradient_of == param; });
+  }
+
+  void flush() {
+    apply(pending_);
+    pending_.clear();
+    pending_bytes_ = 0;
+  }
+
+  void apply(std::span<Due> updates) {
+    const auto count = [&](bool Due::*what) { return std::ranges::count(updates, true, what); };
+    const int reduce = count(&Due::reduce) > 1 ? buckets_++ : -1;
+    for (Due& update : updates)
+      if (update.reduce) {
+        const Value& w = g_.value(g_.value(update.gradient).gradient_of);
+        const std::string edge = w.name + ".grad";
+        const Wire wire = g_.layer(w.layer).wire;
+        Node node = make_exchange(g_, update.gradient, update.layout, NodePhase::kUpdate, edge);
+        node.wire = wire;
+        node.bucket = reduce;
+        update.gradient = node.out[0].value;
+        g_.nodes.push_back(std::move(node));
+      }
+    for (const Due& update : updates) add_solver_step(update);
+    const int gather = count(&Due::gather) > 1 ? buckets_++ : -1;
+    for (const Due& update : updates)
+      if (update.gather) {
+        const int param = g_.value(update.gradient).gradient_of;
+        const Layout layout = g_.value(param).layout;
+        const std::string edge = g_.value(param).name;
+        Node node = make_exchange(g_, now(param), layout, NodePhase::kUpdate, edge, param);
+        node.bucket = gather;
+        current_[param] = node.out[0].value;
+        g_.nodes.push_back(std::move(node));
+      }
+  }
+
+  void add_solver_step(const Due& due) {
+    const Value g = g_.value(due.gradient);
     const int param = g.gradient_of;
     const Value w = g_.value(param);
-    const Layout layout = update_layout(w, g);
-
-    int complete = gradient;
-    if (!readable_as(w.shape, g.layout, layout)) {
-      g_.nodes.push_back(make_exchange(g_, gradient, layout, NodePhase::kUpdate, w.name + ".grad"));
-      g_.nodes.back().wire = g_.layer(w.layer).wire;
-      complete = g_.nodes.back().out[0].value;
-    }
-    const int momentum = momentum_of(param, layout);
+    const int momentum = momentum_of(param, due.layout);
     Node update;
     update.op = Op::kUpdateSgd;
-    update.in = {Use{complete, {}}, Use{now(param), {}}, Use{now(momentum), {}}};
-    update.in_layout = {layout, layout, layout};
+    update.in = {Use{due.gradient, {}}, Use{now(param), {}}, Use{now(momentum), {}}};
+    update.in_layout = {due.layout, due.layout, due.layout};
     const auto result = [&](int of) {
       Value v = g_.value(of);
       int updates = 0;
       for (const Value& other : g_.values) updates += other.tensor == of && other.memory == of;
       v.name += ".new" + (updates > 1 ? std::to_string(updates) : "");
       v.tensor = v.memory = of;
-      v.layout = layout;
+      v.layout = due.layout;
       return g_.add_value(std::move(v));
     };
     update.out = {Use{result(param), {}}, Use{result(momentum), {}}};
@@ -104,11 +170,6 @@ class Sync {
     current_[param] = update.out[0].value;
     current_[momentum] = update.out[1].value;
     g_.nodes.push_back(std::move(update));
-    if (layout != w.layout) {
-      g_.nodes.push_back(
-          make_exchange(g_, now(param), w.layout, NodePhase::kUpdate, w.name, param));
-      current_[param] = g_.nodes.back().out[0].value;
-    }
   }
 
   int now(int value) const {
@@ -133,6 +194,9 @@ class Sync {
   Graph& g_;
   std::map<int, int> current_;   // of a parameter or state, the value after its last update so far
   std::map<int, int> momentum_;  // of a parameter
+  std::vector<Due> pending_;     // of one mesh
+  int64_t pending_bytes_ = 0;
+  int buckets_ = 0;
 };
 
 }  // namespace

@@ -109,6 +109,9 @@ struct Node {
   std::string forward_states, backward_states;
   // kExchange, and kRowsJoin where it communicates: how the values travel.
   Wire wire = Wire::kF32;
+  // Exchanges of one bucket are carried out as one; -1: alone.
+  int bucket = -1;
+  Stream stream = Stream::kCompute;  // since pass "schedule"
 };
 
 struct GraphLayer {

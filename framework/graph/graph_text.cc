@@ -89,6 +89,8 @@ std::string Graph::str() const {
     s += attr_text(n.attrs);
     if (!n.edge.empty()) s += " (" + n.edge + ")";
     if (n.wire != Wire::kF32) s += " wire=" + std::string(to_string(n.wire));
+    if (n.bucket >= 0) s += " bucket=" + std::to_string(n.bucket);
+    if (n.stream == Stream::kComm) s += " | " + std::string(stream_name(n.stream));
     if (!n.forward_states.empty()) s += " fwd=" + n.forward_states;
     if (!n.backward_states.empty()) s += " bwd=" + n.backward_states;
     if (n.layer >= 0) s += " layer=" + layer(n.layer).name;

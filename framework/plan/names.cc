@@ -16,6 +16,7 @@ constexpr std::array kDTypes = {"f32", "f64", "i32"};
 constexpr std::array kExchangeKinds = {"boxes",      "all_gather", "reduce_scatter",
                                        "all_reduce", "broadcast",  "reduce",
                                        "gather",     "scatter",    "all_to_all"};
+constexpr std::array kStreams = {"compute", "comm"};
 constexpr std::array kExchangeOrders = {"none", "tree", "rank"};
 
 template <typename E, size_t N>
@@ -37,6 +38,7 @@ const char* tensor_kind_name(TensorKind kind) { return name_of(kTensorKinds, kin
 const char* format_name(Format format) { return name_of(kFormats, format); }
 const char* region_name(Buffer::Region region) { return name_of(kRegions, region); }
 const char* phase_name(Plan::Phase phase) { return name_of(kPhases, phase); }
+const char* stream_name(Stream stream) { return name_of(kStreams, stream); }
 const char* exchange_kind_name(Exchange::Kind kind) { return name_of(kExchangeKinds, kind); }
 const char* exchange_order_name(Exchange::Order order) { return name_of(kExchangeOrders, order); }
 

@@ -166,7 +166,7 @@ class Parser {
     if (!choice(&e.kind, find_exchange_kind, "kind of exchange") ||
         !refer(tensors_, &e.tensor, "tensor") || !into(&e) || !in_.keyword("order") ||
         !in_.expect("=", "after 'order'") ||
-        !choice(&e.order, find_exchange_order, "order of sums") || !wire(&e) ||
+        !choice(&e.order, find_exchange_order, "order of sums") || !wire(&e) || !bucket(&e) ||
         !field("bytes", &e.bytes) || !in_.keyword("edge") || !in_.expect("=", "after 'edge'") ||
         !take_name(&e.edge, "the edge's name") || !layer_reference(&e.layer))
       return false;
@@ -186,6 +186,12 @@ class Parser {
     if (in_.peek() != 'w') return true;
     return in_.keyword("wire") && in_.expect("=", "after 'wire'") &&
            choice(&e->wire, parse_wire, "encoding");
+  }
+
+  // "bucket=N", if it comes next.
+  bool bucket(Exchange* e) {
+    if (!in_.take("bucket=")) return true;
+    return in_.integer(&e->bucket, "the bucket");
   }
 
   // "k/of", if it comes next.
@@ -289,9 +295,24 @@ class Parser {
     i.op = info->op;
     if (!operands(&i.in)) return false;
     if (in_.take("->") && !operands(&i.out)) return false;
-    if (!in_.attrs(&i.attrs) || !layer_reference(&i.layer)) return false;
+    if (!in_.attrs(&i.attrs) || !streams(&i) || !layer_reference(&i.layer)) return false;
     plan_.devices.back().instrs.push_back(std::move(i));
     return in_.end_line();
+  }
+
+  // "| comm wait=N signal=N", each part of it only if it says something.
+  bool streams(Instr* i) {
+    if (!in_.take("|")) return true;
+    if (in_.peek() == 'c') {
+      if (!in_.keyword(stream_name(Stream::kComm))) return false;
+      i->stream = Stream::kComm;
+    }
+    const bool waits = in_.peek() == 'w';
+    if (waits && !field("wait", &i->wait)) return false;
+    const bool signals = in_.peek() == 's';
+    return (!signals || field("signal", &i->signal)) &&
+           (waits || signals || i->stream == Stream::kComm ||
+            in_.fail("expected 'comm', 'wait' or 'signal' after '|'"));
   }
 
   PlanScanner in_;

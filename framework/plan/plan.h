@@ -71,11 +71,19 @@ struct Operand {
   bool operator==(const Operand&) const = default;
 };
 
+// A device runs two streams at the same time, each in the order written: computation, and the
+// communication that need not hold it up. Events order them: an instruction that waits for an event
+// begins after the instruction of the other stream that signals it has ended.
+enum class Stream { kCompute, kComm };
+const char* stream_name(Stream stream);  // "comm"
+
 struct Instr {
   Op op = Op::kAdd;
   std::vector<Operand> in, out;
   Attrs attrs;
   int layer = -1;  // index in Plan::layers
+  Stream stream = Stream::kCompute;
+  int wait = -1, signal = -1;  // events of the device, numbered from 0; -1: none
   bool operator==(const Instr&) const = default;
 };
 
@@ -113,6 +121,9 @@ struct Exchange {
   // How elements travel. Other than kF32: every operand counts as what its encoding decodes to, on
   // all devices, its own included; so does every piece of the sum of an all-reduce (FORMAT.md).
   Wire wire = Wire::kF32;
+  // Exchanges of one bucket, side by side on all their devices, are carried out as one: together
+  // they wait once for each other. -1: alone.
+  int bucket = -1;
   int tensor = 0;  // logical tensor that moves (index in Plan::tensors)
   // Logical tensor that it becomes part of, which may have other rows: an element goes to the row
   // that stands for the same example. -1: `tensor`. `from` are boxes of `tensor`, `to` of this one.

@@ -257,7 +257,7 @@ std::optional<Attrs::Value> PlanScanner::value() {
 }
 
 bool PlanScanner::attrs(Attrs* attrs) {
-  while (ok() && !at_line_end() && peek() != '@') {
+  while (ok() && !at_line_end() && peek() != '@' && peek() != '|') {
     const auto attr_name = name("an attribute's name");
     if (!attr_name) return false;
     if (attrs->has(*attr_name))

@@ -61,6 +61,7 @@ class Printer {
     if (e.into != -1) text(" into=").tensor_name(e.into);
     text(" order=").text(exchange_order_name(e.order));
     if (e.wire != Wire::kF32) text(" wire=").text(to_string(e.wire));
+    if (e.bucket != -1) text(" bucket=").number(e.bucket);
     text(" bytes=").number(e.bytes).text(" edge=").word(e.edge).layer(e.layer).line_end();
     const int rank = has_tensor(e.tensor) ? tensor(e.tensor).shape.rank() : 0;
     for (size_t m = 0; m < e.group.size(); ++m) {
@@ -91,7 +92,7 @@ class Printer {
       for (const Operand& operand : instr.in) this->operand(device, operand);
       if (!instr.out.empty()) text(" ->");
       for (const Operand& operand : instr.out) this->operand(device, operand);
-      attrs(instr.attrs).layer(instr.layer).line_end();
+      attrs(instr.attrs).streams(instr).layer(instr.layer).line_end();
     }
   }
 
@@ -124,6 +125,15 @@ class Printer {
       if (const auto* w = std::get_if<std::string>(&value)) word(*w);
       if (const auto* l = std::get_if<std::vector<int64_t>>(&value)) list(*l);
     }
+    return *this;
+  }
+
+  Printer& streams(const Instr& instr) {
+    if (instr.stream == Stream::kCompute && instr.wait == -1 && instr.signal == -1) return *this;
+    text(" |");
+    if (instr.stream != Stream::kCompute) text(" ").text(stream_name(instr.stream));
+    if (instr.wait != -1) text(" wait=").number(instr.wait);
+    if (instr.signal != -1) text(" signal=").number(instr.signal);
     return *this;
   }
 

@@ -11,7 +11,8 @@ std::vector<PlanFault> verify_plan(const Plan& plan) {
   check_geometry(plan, faults);
   check_exchanges(plan, faults);
   const bool sound = faults.count() == 0;
-  check_memory(plan, faults);
+  const bool ordered = check_streams(plan, faults);
+  if (ordered) check_memory(plan, faults);
   if (!sound) return faults.take();
   check_sums(plan, faults);
   check_program(plan, faults);

@@ -68,12 +68,14 @@ Device::Device(const Plan& plan, int number, int threads)
     : plan_(plan),
       number_(number),
       program_(plan.devices[static_cast<size_t>(number)]),
-      team_(threads) {
+      team_(threads),
+      comm_team_(1) {
   state_.seed = plan.seed;
 }
 
 Device::~Device() {
   executor_.reset();
+  comm_executor_.reset();
   steps_.clear();
   for (const Allocation& a : owned_) backend_->free_memory(a.memory, a.bytes);
 }
@@ -191,6 +193,7 @@ View Device::view(const Operand& operand) const {
 
 Status Device::bind(Communicator& communicator, const SessionOptions& options) {
   communicator_ = &communicator;
+  int events = 0;
   for (const Instr& instr : program_.instrs) {
     std::vector<View> in, out;
     for (const Operand& operand : instr.in) in.push_back(view(operand));
@@ -206,9 +209,34 @@ Status Device::bind(Communicator& communicator, const SessionOptions& options) {
     step.guard = instr.op == Op::kGuard;
     step.update = is_update(instr.op);
     step.exchange = instr.op == Op::kExchange;
+    step.stream = instr.stream;
+    step.wait = instr.wait;
+    step.signal = instr.signal;
+    step.results_from = first_result(steps_.size());
+    events = std::max(events, instr.signal + 1);
     steps_.push_back(std::move(step));
   }
+  events_.resize(events);
+  const bool has_comm =
+      std::ranges::any_of(steps_, [](const Step& step) { return step.stream == Stream::kComm; });
+  if (has_comm) {
+    CONVNET_ASSIGN_OR_RETURN(comm_executor_, Executor::start());
+  }
   return Status();
+}
+
+// The last exchange of a bucket carries out all of it.
+size_t Device::first_result(size_t i) const {
+  const auto bucket = [&](size_t k) {
+    const Instr& instr = program_.instrs[k];
+    if (instr.op != Op::kExchange) return -1;
+    return plan_.exchanges[static_cast<size_t>(instr.attrs.integer("id"))].bucket;
+  };
+  const int mine = bucket(i);
+  if (mine < 0) return i;
+  if (i + 1 < program_.instrs.size() && bucket(i + 1) == mine) return i + 1;
+  while (i > 0 && bucket(i - 1) == mine) --i;
+  return i;
 }
 
 Result<std::unique_ptr<Kernel>> Device::bind_kernel(const Instr& instr, std::vector<View> in,
@@ -221,7 +249,8 @@ Result<std::unique_ptr<Kernel>> Device::bind_kernel(const Instr& instr, std::vec
     return communicator.bind(static_cast<int>(instr.attrs.integer("id")),
                              in.empty() ? nothing : in[0], out.empty() ? nothing : out[0]);
   }
-  const Binding binding{instr, std::move(in), std::move(out), state_, team_};
+  ThreadTeam& team = instr.stream == Stream::kComm ? comm_team_ : team_;
+  const Binding binding{instr, std::move(in), std::move(out), state_, team};
   auto kernel = backend_->bind(binding);
   if (kernel.ok() || !options.fallback) return kernel;
   const Status refused = kernel.status();
@@ -251,6 +280,11 @@ void Device::snapshot(int buffer, size_t slot) {
 void Device::begin(const Work& work) {
   work_ = work;
   executor_->begin([](void* self) { static_cast<Device*>(self)->step(); }, this);
+}
+
+void Device::wait() {
+  executor_->wait();
+  if (comm_runs_) comm_executor_->wait();
 }
 
 void Device::run_tasks(int64_t tasks, const std::function<void(int64_t, int)>& job) {
@@ -302,29 +336,65 @@ void Device::step() {
   fill(*work_.batch);
   for (auto& values : metrics_) std::fill(values.begin(), values.end(), 0.0);
   bad_instr_ = bad_buffer_ = -1;
+  events_.begin_step();
+  // What is looked for when results are checked is the first in the order of the plan.
+  comm_runs_ = comm_executor_ != nullptr && !work_.checked;
+  if (!comm_runs_) return run_in_order();
+  comm_executor_->begin([](void* self) { static_cast<Device*>(self)->run_stream(Stream::kComm); },
+                        this);
+  run_stream(Stream::kCompute);
+}
+
+void Device::run_in_order() {
   bool found = false;
   if (work_.checked)
     for (const Input& input : inputs_)
       found = found || note_if_bad(kInputs, input.buffer, view(input.buffer));
-
   for (size_t i = 0; i < steps_.size(); ++i) {
-    Step& step = steps_[i];
-    if (work_.checked && step.update) continue;  // parameters stay as they are
-    step.kernel->run();
-    if (step.exchange && communicator_->aborted()) return;
-    for (int s : step.snapshots) {
+    if (work_.checked && steps_[i].update) continue;  // parameters stay as they are
+    if (!run_step(i)) return;
+    if (!work_.checked) continue;
+    for (size_t k = steps_[i].results_from; k <= i; ++k)
+      for (size_t o = 0; o < steps_[k].out.size() && !found; ++o)
+        found =
+            note_if_bad(static_cast<int>(k), program_.instrs[k].out[o].buffer, steps_[k].out[o]);
+  }
+}
+
+void Device::run_stream(Stream stream) {
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const Step& step = steps_[i];
+    if (step.stream != stream) continue;
+    if (step.wait >= 0) events_.wait(step.wait);
+    if (events_.ended_before(static_cast<int>(i))) return;
+    if (!run_step(i)) {
+      // Behind a guard nothing of the other stream runs: it waits for it. An exchange that was
+      // given up takes everything with it.
+      events_.end_step(step.guard ? static_cast<int>(i) : -1);
+      return;
+    }
+    if (step.signal >= 0) events_.signal(step.signal);
+  }
+}
+
+// False: the step ends here.
+bool Device::run_step(size_t i) {
+  Step& step = steps_[i];
+  step.kernel->run();
+  if (step.exchange && communicator_->aborted()) return false;
+  for (size_t k = step.results_from; k <= i; ++k) {
+    for (int s : steps_[k].snapshots) {
       const Snapshot& snapshot = snapshots_[static_cast<size_t>(s)];
       const auto* from = static_cast<const double*>(address(snapshot.buffer));
       std::copy(from, from + metrics_[snapshot.slot].size(), metrics_[snapshot.slot].begin());
     }
-    if (work_.observer != nullptr && *work_.observer)
-      (*work_.observer)(number_, static_cast<int>(i), step.out);
-    if (work_.checked && !found)
-      for (size_t o = 0; o < step.out.size() && !found; ++o)
-        found = note_if_bad(static_cast<int>(i), program_.instrs[i].out[o].buffer, step.out[o]);
-    // A guard stops all devices at the same instruction, because all see the same metrics.
-    if (step.guard && state_.stop.load(std::memory_order_relaxed)) return;
+    if (work_.observer != nullptr && *work_.observer) {
+      const std::lock_guard lock(observing_);
+      (*work_.observer)(number_, static_cast<int>(k), steps_[k].out);
+    }
   }
+  // A guard stops all devices at the same instruction, because all see the same metrics.
+  return !step.guard || !state_.stop.load(std::memory_order_relaxed);
 }
 
 }  // namespace convnet

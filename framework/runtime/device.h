@@ -1,9 +1,11 @@
-// Device: one device of a session. Its memory, its instructions bound to kernels, and its thread.
+// Device: one device of a session. Its memory, its instructions bound to kernels, and a thread for
+// each stream that its plan has.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "framework/comm/communicator.h"
 #include "framework/plan/plan.h"
 #include "framework/runtime/batch_source.h"
+#include "framework/runtime/events.h"
 #include "framework/runtime/executor.h"
 #include "framework/runtime/session.h"
 
@@ -44,8 +47,8 @@ class Device {
     // Change no parameter, and note the first result that is not finite.
     bool checked = false;
   };
-  void begin(const Work& work);  // on the device's thread
-  void wait() { executor_->wait(); }
+  void begin(const Work& work);  // on the device's threads
+  void wait();
 
   // Runs job(task, thread) for tasks 0 .. tasks-1 on the device's team, and waits.
   void run_tasks(int64_t tasks, const std::function<void(int64_t, int)>& job);
@@ -74,6 +77,9 @@ class Device {
     bool guard = false;
     bool update = false;  // of a parameter
     bool exchange = false;
+    Stream stream = Stream::kCompute;
+    int wait = -1, signal = -1;  // events
+    size_t results_from = 0;     // instructions from here to this one have results now: its bucket
   };
   struct Snapshot {
     int buffer = 0;
@@ -96,8 +102,12 @@ class Device {
   Result<std::unique_ptr<Kernel>> bind_kernel(const Instr& instr, std::vector<View> in,
                                               std::vector<View> out, Communicator& communicator,
                                               const SessionOptions& options);
+  size_t first_result(size_t i) const;
   void fill(const Batch& batch);
   void step();
+  void run_in_order();
+  void run_stream(Stream stream);
+  bool run_step(size_t i);
   bool note_if_bad(int instr, int buffer, const View& view);
 
   const Plan& plan_;
@@ -112,12 +122,16 @@ class Device {
   std::vector<Snapshot> snapshots_;
   std::vector<std::vector<double>> metrics_;
   std::set<std::string> fallback_ops_;
-  ThreadTeam team_;
+  ThreadTeam team_, comm_team_;  // of the streams; that of communication is its thread alone
   std::vector<Step> steps_;
+  Events events_;
+  std::mutex observing_;
   Work work_;
   int bad_instr_ = -1;
   int bad_buffer_ = -1;
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Executor> comm_executor_;  // null: the plan has no such stream
+  bool comm_runs_ = false;                   // in this step
 };
 
 // True if every element of the view's box is a finite number; padding lanes do not count.

@@ -88,8 +88,9 @@ class Session {
   virtual Result<HostTensor> read(const std::string& tensor) const = 0;
   virtual Status write(const std::string& tensor, const HostTensor& value) = 0;
 
-  // Called on the executor thread of `device` after each instruction, with its results; for verify
-  // and tests. Null to stop. Only between steps.
+  // Called on a thread of `device`, one at a time, after each instruction (each bucket of
+  // exchanges: for all of it), with its results; for verify and tests. In the order of each stream.
+  // Null to stop. Only between steps.
   using Observer = std::function<void(int device, int instr, const std::vector<View>& out)>;
   virtual void observe(Observer observer) = 0;
 

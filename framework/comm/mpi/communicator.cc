@@ -5,6 +5,7 @@
 #include "framework/comm/mpi/communicator.h"
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -20,10 +21,7 @@ namespace {
 // An exchange between ranks: what the members of this one have bound so far, and its rounds.
 struct Meeting {
   Meeting(const Plan& plan, const Exchange& e, std::vector<int> r, int rank)
-      : rows(plan, e),
-        exchange(rows.exchange()),
-        ranks(std::move(r)),
-        barrier(std::max(1, members_here(rank))) {
+      : rows(plan, e), exchange(rows.exchange()), ranks(std::move(r)) {
     View nothing;
     nothing.box.append(0, 0);
     in.resize(ranks.size(), nothing);
@@ -43,7 +41,6 @@ struct Meeting {
   std::vector<int> ranks;  // of each member
   std::string text;        // for people: "all_reduce of 'conv1.w.grad' for 'conv1' (m.yaml:7)"
   int tag = 0;             // of the first round
-  Barrier barrier;         // of the members of this rank
   size_t leader = 0;       // the member that sends and receives
   std::mutex mutex;        // guards what follows until all members are bound; then it is read only
   std::vector<View> in, out;
@@ -51,7 +48,6 @@ struct Meeting {
   struct Phase {
     std::unique_ptr<Packing> packing;
     ExchangeSteps steps;
-    Flight flight;
   };
   std::vector<Phase> phases;
   bool ready = false;
@@ -67,6 +63,24 @@ std::string text_of(const Plan& plan, const Exchange& exchange) {
          ")";
 }
 
+// Exchanges that are carried out as one: a bucket, or one alone.
+struct Bucket {
+  explicit Bucket(int members_here) : barrier(std::max(1, members_here)) {}
+  std::vector<Meeting*> meetings;  // of the same members
+  Barrier barrier;                 // of those of this rank
+  Flight flight;
+
+  // Room for so many more messages at once, that a step need not allocate it.
+  void reserve(size_t more) {
+    const std::lock_guard lock(mutex_);
+    flight.reserve(messages_ += more);
+  }
+
+ private:
+  std::mutex mutex_;
+  size_t messages_ = 0;
+};
+
 struct Hub : Member {
   Hub(World& w, const Plan& plan, int first_tag)
       : world(w),
@@ -76,6 +90,7 @@ struct Hub : Member {
         barrier_tag(first_tag) {
     const auto devices = static_cast<int>(plan.devices.size());
     int tag = first_tag + 1;
+    std::map<int, Bucket*> known;
     for (const Exchange& e : plan.exchanges) {
       std::vector<int> ranks;
       for (int device : e.group) ranks.push_back(rank_of_device(device, world.size(), devices));
@@ -87,10 +102,18 @@ struct Hub : Member {
         rank_of_all = ranks[m];
       }
       meetings.push_back(nullptr);
+      bucket_of.push_back(nullptr);
       if (crosses) {
         meetings.back() = std::make_unique<Meeting>(plan, e, std::move(ranks), world.rank());
         meetings.back()->text = text_of(plan, e);
         meetings.back()->tag = tag;
+        Bucket*& bucket = known[e.bucket];
+        if (e.bucket < 0 || bucket == nullptr) {
+          buckets.push_back(std::make_unique<Bucket>(meetings.back()->members_here(world.rank())));
+          bucket = buckets.back().get();
+        }
+        bucket->meetings.push_back(meetings.back().get());
+        bucket_of.back() = bucket;
       }
       tag += 2;
     }
@@ -102,65 +125,90 @@ struct Hub : Member {
   void abort() override {
     for (const auto& communicator : local) communicator->abort();
     everyone.abort();
-    for (const auto& meeting : meetings)
-      if (meeting) meeting->barrier.abort();
+    for (const auto& bucket : buckets) bucket->barrier.abort();
   }
 
   World& world;
   std::vector<std::unique_ptr<Communicator>> local;
   std::vector<std::unique_ptr<Meeting>> meetings;  // by exchange; null: it stays on one rank
-  Barrier everyone;                                // the devices of this rank
+  std::vector<std::unique_ptr<Bucket>> buckets;
+  std::vector<Bucket*> bucket_of;  // by exchange, likewise
+  Barrier everyone;                // the devices of this rank
   int barrier_tag;
   std::byte nothing{};
 };
 
+// All exchanges of a bucket.
 class CrossingKernel : public Kernel {
  public:
-  CrossingKernel(std::shared_ptr<Hub> hub, Meeting& meeting, size_t member)
-      : hub_(std::move(hub)), meeting_(meeting), member_(member) {}
+  CrossingKernel(std::shared_ptr<Hub> hub, Bucket& bucket, size_t member)
+      : hub_(std::move(hub)), bucket_(bucket), member_(member) {}
 
   void run() override {
-    CHECK(meeting_.ready);
-    Barrier& barrier = meeting_.barrier;
-    for (size_t i = 0; i < meeting_.phases.size(); ++i) {
-      Meeting::Phase& phase = meeting_.phases[i];
-      phase.packing->pack(member_);
+    Barrier& barrier = bucket_.barrier;
+    const bool leads = member_ == bucket_.meetings.front()->leader;
+    size_t phases = 0;
+    for (const Meeting* meeting : bucket_.meetings) {
+      CHECK(meeting->ready);
+      phases = std::max(phases, meeting->phases.size());
+    }
+    for (size_t i = 0; i < phases; ++i) {
+      for_each_phase(i, [&](Meeting::Phase& phase, int) { phase.packing->pack(member_); });
       if (!barrier.wait()) return;
-      if (member_ == meeting_.leader && !transport(phase, meeting_.tag + static_cast<int>(i)))
-        return;
-      if (member_ == meeting_.leader) phase.packing->unpack();
+      if (leads) {
+        if (!transport(i)) return;
+        for_each_phase(i, [](Meeting::Phase& phase, int) { phase.packing->unpack(); });
+      }
       if (!barrier.wait()) return;
-      const MemberSteps& mine = phase.steps.members[member_];
-      for (const Transfer& t : mine.first) t.run();
+      for_each_phase(i, [&](Meeting::Phase& phase, int) {
+        for (const Transfer& t : phase.steps.members[member_].first) t.run();
+      });
       if (!barrier.wait()) return;
-      for (const Transfer& t : mine.last) t.run();
+      for_each_phase(i, [&](Meeting::Phase& phase, int) {
+        for (const Transfer& t : phase.steps.members[member_].last) t.run();
+      });
     }
   }
 
  private:
-  bool transport(Meeting::Phase& phase, int tag) {
-    World& world = hub_->world;
-    for (const auto& parcel : phase.packing->incoming())
-      world.receive(World::Channel::kDevices, parcel.peer, tag, parcel.data.get(), parcel.bytes,
-                    phase.flight);
-    for (const auto& parcel : phase.packing->outgoing())
-      world.send(World::Channel::kDevices, parcel.peer, tag, parcel.data.get(), parcel.bytes,
-                 phase.flight);
-    return world.wait(phase.flight, world.timeout(), [this] { return meeting_.text; });
+  // Calls f(phase i, its tag) of each exchange that has so many.
+  template <typename F>
+  void for_each_phase(size_t i, F&& f) {
+    for (Meeting* meeting : bucket_.meetings)
+      if (i < meeting->phases.size()) f(meeting->phases[i], meeting->tag + static_cast<int>(i));
   }
 
-  std::shared_ptr<Hub> hub_;  // keeps the meeting
-  Meeting& meeting_;
+  bool transport(size_t i) {
+    World& world = hub_->world;
+    constexpr World::Channel kDevices = World::Channel::kDevices;
+    for_each_phase(i, [&](Meeting::Phase& phase, int tag) {
+      for (const auto& p : phase.packing->incoming())
+        world.receive(kDevices, p.peer, tag, p.data.get(), p.bytes, bucket_.flight);
+    });
+    for_each_phase(i, [&](Meeting::Phase& phase, int tag) {
+      for (const auto& p : phase.packing->outgoing())
+        world.send(kDevices, p.peer, tag, p.data.get(), p.bytes, bucket_.flight);
+    });
+    return world.wait(bucket_.flight, world.timeout(), [this] {
+      const size_t others = bucket_.meetings.size() - 1;
+      return bucket_.meetings.front()->text +
+             (others == 0 ? "" : " and " + std::to_string(others) + " more of its bucket");
+    });
+  }
+
+  std::shared_ptr<Hub> hub_;  // keeps the bucket
+  Bucket& bucket_;
   size_t member_;
 };
 
 // Called once all members of this rank are bound.
-Status prepare(Meeting& meeting, int rank) {
+Status prepare(Meeting& meeting, Bucket& bucket, int rank) {
   const Tensor& tensor = meeting.rows.tensor();
   CONVNET_RETURN_IF_ERROR(check_wire(meeting.exchange, tensor));
   CONVNET_ASSIGN_OR_RETURN(std::vector<Round> rounds,
                            make_rounds(meeting.exchange, tensor, meeting.ranks));
   const size_t count = rounds.size();
+  size_t messages = 0;  // of a phase, the most
   for (size_t i = 0; i < count; ++i) {
     // Between two rounds the pieces lie in the results.
     std::vector<View> in = i == 0 ? meeting.in : meeting.out, out = meeting.out;
@@ -173,9 +221,11 @@ Status prepare(Meeting& meeting, int rank) {
     phase.packing =
         std::make_unique<Packing>(std::move(rounds[i]), tensor, meeting.ranks, rank, std::move(in));
     phase.steps = phase.packing->steps(out);
-    phase.flight.reserve(phase.packing->incoming().size() + phase.packing->outgoing().size());
+    messages =
+        std::max(messages, phase.packing->incoming().size() + phase.packing->outgoing().size());
     meeting.phases.push_back(std::move(phase));
   }
+  bucket.reserve(messages);
   meeting.ready = true;
   return Status();
 }
@@ -192,6 +242,7 @@ class RankCommunicator : public Communicator {
     if (hub_->meetings[static_cast<size_t>(id)] == nullptr)
       return hub_->local[static_cast<size_t>(device_)]->bind(id, in, out);
     Meeting& meeting = *hub_->meetings[static_cast<size_t>(id)];
+    Bucket& bucket = *hub_->bucket_of[static_cast<size_t>(id)];
     const std::vector<int>& group = meeting.exchange.group;
     const auto place = std::find(group.begin(), group.end(), device_);
     const auto member = static_cast<size_t>(place - group.begin());
@@ -207,9 +258,10 @@ class RankCommunicator : public Communicator {
     CONVNET_RETURN_IF_ERROR(meeting.rows.renumber(member, meeting.in[member], meeting.out[member])
                                 .with_context(what + " (" + meeting.exchange.edge + ")"));
     if (std::find(meeting.bound.begin(), meeting.bound.end(), false) == meeting.bound.end())
-      CONVNET_RETURN_IF_ERROR(prepare(meeting, hub_->world.rank())
+      CONVNET_RETURN_IF_ERROR(prepare(meeting, bucket, hub_->world.rank())
                                   .with_context(what + " (" + meeting.exchange.edge + ")"));
-    return std::unique_ptr<Kernel>(std::make_unique<CrossingKernel>(hub_, meeting, member));
+    if (&meeting != bucket.meetings.back()) return std::unique_ptr<Kernel>(new NoKernel);
+    return std::unique_ptr<Kernel>(std::make_unique<CrossingKernel>(hub_, bucket, member));
   }
 
   void barrier() override {

@@ -47,11 +47,13 @@ std::vector<int64_t> expected_batch_shards(int64_t examples);
 std::string operand_name(const DevicePlan& device, const Operand& operand);
 
 // The checks. check_structure makes all indices, counts and sizes safe to use for the others; the
-// last two rely on check_geometry and check_exchanges as well.
+// last three rely on check_geometry and check_exchanges as well.
 void check_structure(const Plan& plan, Faults& faults);
 void check_geometry(const Plan& plan, Faults& faults);
 void check_memory(const Plan& plan, Faults& faults);
 void check_exchanges(const Plan& plan, Faults& faults);
+// False: the events or buckets make no order of the instructions that check_memory could follow.
+bool check_streams(const Plan& plan, Faults& faults);
 void check_sums(const Plan& plan, Faults& faults);
 void check_program(const Plan& plan, Faults& faults);
 

@@ -2,12 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
 #include "framework/plan/names.h"
 #include "framework/plan/verify/box_set.h"
 #include "framework/plan/verify/faults.h"
+#include "framework/plan/verify/stream_order.h"
 
 namespace convnet {
 namespace {
@@ -15,6 +17,8 @@ namespace {
 // From the instruction that first writes a buffer to the last one that uses it.
 struct Life {
   int first = -1, last = -1;
+  // Of each stream.
+  std::array<int, 2> first_of{-1, -1}, last_of{-1, -1};
 };
 
 class Memory {
@@ -24,6 +28,7 @@ class Memory {
         device_(plan.devices[static_cast<size_t>(device)]),
         index_(device),
         faults_(faults),
+        order_(plan, device_),
         written_(device_.buffers.size()),
         lives_(device_.buffers.size()) {}
 
@@ -36,7 +41,7 @@ class Memory {
                           fmt::format("buffer '%{}' is never written", device_.buffers[b].name));
       // The host reads metrics after the last instruction.
       if (kind(b) == TensorKind::kMetric && lives_[b].first >= 0)
-        lives_[b].last = static_cast<int>(device_.instrs.size());
+        lives_[b].last = lives_[b].last_of[0] = static_cast<int>(device_.instrs.size());
     }
     overlaps();
     arena();
@@ -84,8 +89,13 @@ class Memory {
   }
 
   void touch(size_t b, int i) {
-    if (lives_[b].first < 0) lives_[b].first = i;
-    lives_[b].last = i;
+    Life& life = lives_[b];
+    if (life.first < 0) life.first = i;
+    life.last = i;
+    const auto s = static_cast<size_t>(device_.instrs[static_cast<size_t>(i)].stream);
+    const auto at = static_cast<size_t>(i);
+    if (life.first_of[s] < 0) life.first_of[s] = static_cast<int>(order_.first(at));
+    life.last_of[s] = static_cast<int>(order_.last(at));
   }
 
   // Whether buffer b takes over the memory of buffer a at the instruction that uses a last.
@@ -135,8 +145,8 @@ class Memory {
     }
   }
 
-  // The arena ends with its last buffer; the bound is the largest sum of live buffers, where a
-  // result in the memory of its operand counts once.
+  // The arena ends with its last buffer; the bound is the largest sum of live buffers in any order
+  // in which the streams may run, where a result in the memory of its operand counts once.
   void arena() {
     int64_t end = 0;
     for (const Buffer& b : device_.buffers)
@@ -157,10 +167,33 @@ class Memory {
       live += change[i];
       most = std::max(most, live - shared_at(i));
     }
+    for (size_t k = 0; k < device_.instrs.size(); ++k)
+      for (size_t i = k + 1; i < device_.instrs.size(); ++i)
+        if (device_.instrs[k].stream != device_.instrs[i].stream && !order_.before(k, i))
+          most = std::max(most, live_beside(k, i) - shared_at(k) - shared_at(i));
     if (device_.arena_bound != most)
       faults_.in_device(index_, "arena",
                         fmt::format("the recorded bound is {} bytes, at most {} are live at once",
                                     device_.arena_bound, most));
+  }
+
+  // While instruction a of one stream runs and instruction b of the other.
+  int64_t live_beside(size_t a, size_t b) const {
+    std::array<int, 2> now{};
+    for (const size_t i : {a, b})
+      now[static_cast<size_t>(device_.instrs[i].stream)] = static_cast<int>(i);
+    int64_t live = 0;
+    for (size_t n = 0; n < lives_.size(); ++n) {
+      if (!in_arena(n)) continue;
+      const Life& life = lives_[n];
+      bool begun = false, needed = false;
+      for (size_t s = 0; s < now.size(); ++s) {
+        begun |= life.first_of[s] >= 0 && life.first_of[s] <= now[s];
+        needed |= life.last_of[s] >= now[s];
+      }
+      if (begun && needed) live += device_.buffers[n].bytes;
+    }
+    return live;
   }
 
   // Bytes that instruction i's operand and result have in common.
@@ -179,6 +212,7 @@ class Memory {
   const DevicePlan& device_;
   int index_;
   Faults& faults_;
+  const StreamOrder order_;
   std::vector<BoxSet> written_;
   std::vector<Life> lives_;
 };
