@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "framework/base/amounts.h"
 #include "tools/convnet/arguments.h"
 #include "tools/convnet/command.h"
 #include "tools/convnet/compare_plans.h"
