@@ -24,8 +24,8 @@ std::optional<Plan> compile(const BoundModel& model, std::span<const LayerDef* c
   Graph graph;
   const auto done = [&](const std::string& pass) {
     if (options.damage_graph) options.damage_graph(pass, graph);
-    check_graph(graph, pass, options);
     if (options.after_pass) options.after_pass(pass, graph.str());
+    check_graph(graph, pass, options);
   };
 
   if (!build_graph(model, layers, options.phase, options.dtype, options.devices, graph,
@@ -54,11 +54,11 @@ std::optional<Plan> compile(const BoundModel& model, std::span<const LayerDef* c
   if (options.after_pass) options.after_pass("events", print_plan(plan));
   assign_memory(plan);
   if (options.damage_plan) options.damage_plan(plan);
+  if (options.after_pass) options.after_pass("memory", print_plan(plan));
   if (options.verify) {
     const std::vector<PlanFault> faults = verify_plan(plan);
     CHECK_MSG(faults.empty(), "after pass memory: " + faults.front().str());
   }
-  if (options.after_pass) options.after_pass("memory", print_plan(plan));
   return plan;
 }
 

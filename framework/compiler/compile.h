@@ -22,9 +22,10 @@ struct CompileOptions {
   DType dtype = DType::kF32;
   int devices = 0;     // number of logical devices; 0: the model file's
   bool encode = true;  // false: as if every layer had wire: f32
-  // Called after each pass with its name and the text of what it made (the graph, then the plan).
+  // Called after each pass with its name and the text of what it made (the graph, then the plan),
+  // before that is verified.
   std::function<void(const std::string& pass, const std::string& text)> after_pass;
-  // For tests of the verifiers: may damage the graph after the named pass, or the plan at the end.
+  // For tests: may look at the graph after the named pass or damage it, or the plan at the end.
   std::function<void(const std::string& pass, Graph& graph)> damage_graph;
   std::function<void(Plan& plan)> damage_plan;
   bool verify = true;  // run verify_graph and verify_plan; a violation is a CHECK failure

@@ -150,27 +150,16 @@ class Rebatch {
       }
       if (!first->common->has_passes()) first = &layer;
     }
-    const std::vector<Range> owners = owners_of(region);
-    const bool given = first->common->has_passes();
-    const int64_t blocks = (g_.batch + kLanes - 1) / kLanes;
-    if (given && first->common->passes() > blocks) {
-      diagnostics_.error(place(*first, L::kPassesFieldNumber),
-                         "layer '" + first->name + "' has " +
-                             std::to_string(first->common->passes()) + " passes, but a batch of " +
-                             std::to_string(g_.batch) + " is " + std::to_string(blocks) +
-                             (blocks == 1 ? " block" : " blocks") + " of 16 examples");
+    if (const auto& rows = first->pass_rows; !rows.empty()) {
+      region.rows = rows;
+    } else if (!find_rows(*first, region)) {
       return;
     }
-    const int passes =
-        given ? static_cast<int>(first->common->passes()) : static_cast<int>(owners.size());
-    if (schemes_[static_cast<size_t>(*region.layers.begin())] == schema::owner)
-      rows_of_owners(owners, passes, region);
-    else
-      rows_in_stripes(owners, passes, region);
     const auto count = static_cast<int>(region.rows.size());
     if (count > 1) leave_idle(region);
     for (int l : region.layers) {
       GraphLayer& layer = g_.layers[static_cast<size_t>(l)];
+      layer.pass_rows = region.rows;
       const int period =
           layer.common->has_update_period() ? static_cast<int>(layer.common->update_period()) : 0;
       layer.update_period = count > 1 ? period : 0;
@@ -180,6 +169,28 @@ class Rebatch {
                              std::to_string(period) + " passes, which does not divide the " +
                              std::to_string(count) + " passes of a step");
     }
+  }
+
+  // From the devices that the batch comes from; `first` is the layer that says how many passes.
+  bool find_rows(const GraphLayer& first, Region& region) {
+    const std::vector<Range> owners = owners_of(region);
+    const bool given = first.common->has_passes();
+    const int64_t blocks = (g_.batch + kLanes - 1) / kLanes;
+    if (given && first.common->passes() > blocks) {
+      diagnostics_.error(place(first, L::kPassesFieldNumber),
+                         "layer '" + first.name + "' has " +
+                             std::to_string(first.common->passes()) + " passes, but a batch of " +
+                             std::to_string(g_.batch) + " is " + std::to_string(blocks) +
+                             (blocks == 1 ? " block" : " blocks") + " of 16 examples");
+      return false;
+    }
+    const int passes =
+        given ? static_cast<int>(first.common->passes()) : static_cast<int>(owners.size());
+    if (schemes_[static_cast<size_t>(*region.layers.begin())] == schema::owner)
+      rows_of_owners(owners, passes, region);
+    else
+      rows_in_stripes(owners, passes, region);
+    return true;
   }
 
   // Each pass is dealt out over the same devices of a layer, in whole blocks; devices beyond the

@@ -132,7 +132,10 @@ struct GraphLayer {
   // groups of a convolution, the channels under a fully-connected layer's columns.
   std::map<Mode, int64_t> units;
   std::map<Mode, std::string> refused;  // modes that this layer cannot have, and why
-  // Since pass "rebatch": passes after which its parameters are updated; 0: at the end of the step.
+  // Since pass "rebatch": the examples of each of its passes, as a tensor's `rows`; if they are
+  // there already, they are taken instead of those that the devices suggest. And the passes after
+  // which its parameters are updated; 0: at the end of the step.
+  std::vector<std::vector<int64_t>> pass_rows;
   int update_period = 0;
   // Since pass "place": one rule per axis; and how its values travel.
   Mesh mesh;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "framework/base/amounts.h"
 #include "framework/plan/summary.h"
 
 namespace convnet {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "framework/base/amounts.h"
 #include "framework/plan/cost.h"
 #include "framework/plan/names.h"
 
@@ -103,14 +104,6 @@ PlanSummary::Device summarise_device(const Plan& plan, const DevicePlan& device,
   return s;
 }
 
-// 61100840 -> "61,100,840".
-std::string grouped(int64_t n) {
-  std::string s = std::to_string(n);
-  for (auto i = static_cast<ptrdiff_t>(s.size()) - 3; i > (s[0] == '-' ? 1 : 0); i -= 3)
-    s.insert(static_cast<size_t>(i), ",");
-  return s;
-}
-
 std::string flops_text(int64_t flops) {
   const auto v = static_cast<double>(flops);
   if (v >= 1e12) return fmt::format("{:.3f} TFLOP", v / 1e12);
@@ -123,18 +116,6 @@ double ratio(int64_t a, int64_t b) {
 }
 
 }  // namespace
-
-std::string bytes_text(int64_t bytes) {
-  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
-    value /= 1024;
-    ++unit;
-  }
-  return fmt::format("{:.1f} {}", value, kUnits[unit]);
-}
 
 const char* direction_name(PlanSummary::Direction direction) {
   switch (direction) {
@@ -192,7 +173,7 @@ std::string print_summary(const PlanSummary& s) {
   out += fmt::format("{}, {} plan for {} {}, batch {}, {}\n", s.model, phase_name(s.phase),
                      s.devices.size(), s.devices.size() == 1 ? "device" : "devices", s.batch,
                      dtype_name(s.dtype));
-  out += fmt::format("parameters      {}\n", grouped(s.parameters));
+  out += fmt::format("parameters      {}\n", with_commas(s.parameters));
   out +=
       fmt::format("arithmetic      {} forward, {} backward, {} per example\n",
                   flops_text(s.flops_forward), flops_text(s.flops_backward),
@@ -220,7 +201,7 @@ std::string print_summary(const PlanSummary& s) {
   for (const auto& e : s.edges)
     out += fmt::format("{:<{}}  {:<14}  {:<5}  {:<10}  {:<9}  {:>7}  {:>14}\n", e.tensor, width,
                        exchange_kind_name(e.kind), exchange_order_name(e.order), to_string(e.wire),
-                       direction_name(e.direction), e.devices, grouped(e.bytes));
+                       direction_name(e.direction), e.devices, with_commas(e.bytes));
   return out;
 }
 

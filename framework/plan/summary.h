@@ -55,6 +55,5 @@ std::string print_summary(const PlanSummary& summary);
 std::string summary_json(const PlanSummary& summary);
 
 const char* direction_name(PlanSummary::Direction direction);  // "forward"
-std::string bytes_text(int64_t bytes);                         // "1.5 MiB"
 
 }  // namespace convnet

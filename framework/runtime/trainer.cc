@@ -92,14 +92,15 @@ class Trainer {
 
   // What signals ask for counts once all ranks know of it, so that all stop after the same step and
   // save after the same steps. It is told while the step runs: a signal that comes in the meantime
-  // counts after the next one. A rank that is alone has nobody to tell.
-  void begin_asking() {
-    if (ranks_.size() > 1) ranks_.begin_max(asked());
-  }
+  // counts after the next one, but on a rank that is alone, which has nobody to tell, at once.
+  void begin_asking() { ranks_.begin_max(asked()); }
   Status end_asking(const std::string& what) {
-    if (ranks_.size() == 1) ranks_.begin_max(asked());
     std::array<int64_t, 2> all{};
     CONVNET_RETURN_IF_ERROR(ranks_.end_max(all, what, Ranks::Patience::kStep));
+    if (ranks_.size() == 1) {
+      const std::array<int64_t, 2> since = asked();
+      all = {std::max(all[0], since[0]), std::max(all[1], since[1])};
+    }
     stop_asked_ = static_cast<int>(all[0]);
     checkpoint_asked_ = checkpoint_asked_ || all[1] != 0;
     return Status();
@@ -126,9 +127,12 @@ class Trainer {
     if (batch->count == 0) return Status(Code::kData, "the training data are empty");
     begin_asking();
     CONVNET_ASSIGN_OR_RETURN(const StepResult result, session_.run(*batch, index, rate));
-    if (ranks_.size() > 1)
-      CONVNET_RETURN_IF_ERROR(end_asking("the end of step " + std::to_string(index + 1)));
-    if (!result.finite) return stop_not_finite(*batch, index);
+    if (result.finite) note_step(result, rate);
+    CONVNET_RETURN_IF_ERROR(end_asking("the end of step " + std::to_string(index + 1)));
+    return result.finite ? Status() : stop_not_finite(*batch, index);
+  }
+
+  void note_step(const StepResult& result, double rate) {
     ++outcome_.step;
     outcome_.last_step.clear();
     outcome_.last_step.add(result.metrics);
@@ -143,8 +147,6 @@ class Trainer {
       progress_.report({outcome_.step, epochs(), shown_sums_.text(), rate});
       shown_sums_.clear();
     }
-    if (ranks_.size() == 1) CONVNET_RETURN_IF_ERROR(end_asking(""));
-    return Status();
   }
 
   Status stop_not_finite(const Batch& batch, int64_t index) {

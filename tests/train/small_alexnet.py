@@ -1,13 +1,15 @@
 # A small AlexNet (all its layers, dropout on), convolutions in data parallel, fully-connected layers split
-# by outputs, on any number of devices and processes.
+# by outputs, on any number of devices and processes. Its batch is four blocks of examples, so of 8 devices
+# 4 have none. With CONVNET_WIDTH=4096 its fully-connected layers are as wide as AlexNet's.
 import json
 import shutil
 
 from train_case import *
 
 MODEL = os.path.join(SOURCE, "model-defs/alexnet-owt-4.yaml")
-SMALL = ["batch=128", "input={data: [3, 67, 67], label: {classes: 10}}",
-         "layers.fc6.outputs=512", "layers.fc7.outputs=512", "layers.fc8.outputs=10",
+WIDTH = int(os.environ.get("CONVNET_WIDTH", "512"))
+SMALL = ["batch=64", "input={data: [3, 67, 67], label: {classes: 10}}",
+         f"layers.fc6.outputs={WIDTH}", f"layers.fc7.outputs={WIDTH}", "layers.fc8.outputs=10",
          "layers.loss.report=[top1]", "train.test={epochs: 1000}", "train.rate={base: 0.01}",
          "data.train.synthetic={shape: [3, 67, 67], classes: 10, examples: 6400}",
          "data.test.synthetic={shape: [3, 67, 67], classes: 10, examples: 128}"]

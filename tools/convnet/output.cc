@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "framework/base/amounts.h"
+
 namespace convnet::cli {
 
 bool Output::colour(int fd) const {
@@ -27,6 +29,11 @@ void Output::print(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
     write_error_ = errno != 0 ? errno : EIO;
   }
+}
+
+void Output::flush() {
+  errno = 0;
+  if (std::fflush(stdout) != 0 && write_error_ == 0) write_error_ = errno != 0 ? errno : EIO;
 }
 
 void Output::note(std::string_view text) {
@@ -88,33 +95,12 @@ void Output::write_error(std::string_view text) {
 }
 
 int Output::finish(int code) {
-  errno = 0;
-  if (std::fflush(stdout) != 0 && write_error_ == 0) write_error_ = errno != 0 ? errno : EIO;
+  flush();
   if (write_error_ == 0) return code;
   // The reader went away (convnet ... | head): nothing to complain about.
   if (write_error_ == EPIPE) return code != 0 ? code : 128 + SIGPIPE;
   int io = fail(Code::kIo, fmt::format("cannot write to stdout: {}", std::strerror(write_error_)));
   return code != 0 ? code : io;
-}
-
-std::string with_commas(int64_t number) {
-  std::string digits = std::to_string(number);
-  for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > (number < 0 ? 1 : 0); i -= 3) {
-    digits.insert(static_cast<size_t>(i), ",");
-  }
-  return digits;
-}
-
-std::string human_bytes(int64_t bytes) {
-  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  while (value >= 999.5 && unit + 1 < std::size(kUnits)) {
-    value /= 1024;
-    ++unit;
-  }
-  return fmt::format("{:.3g} {}", value, kUnits[unit]);
 }
 
 std::string counted(int64_t number, std::string_view noun) {

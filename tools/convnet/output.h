@@ -20,6 +20,7 @@ class Output {
   bool colour(int fd) const;
 
   void print(std::string_view text);  // to stdout
+  void flush();                       // what was printed so far
   void note(std::string_view text);   // to stderr: "convnet: text"
 
   // "convnet: error: message" on stderr; returns the exit code.
@@ -48,10 +49,6 @@ class Output {
   int write_error_ = 0;  // errno of the first failed write
 };
 
-// "61,100,840"
-std::string with_commas(int64_t number);
-// "1.50 MiB"; bytes below 1024 as they are.
-std::string human_bytes(int64_t bytes);
 // "1 layer", "2 layers"
 std::string counted(int64_t number, std::string_view noun);
 

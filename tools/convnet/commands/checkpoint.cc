@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "framework/base/amounts.h"
 #include "framework/runtime/checkpoint.h"
 #include "tools/convnet/command.h"
 #include "tools/convnet/weights.h"
@@ -57,7 +58,7 @@ convnet checkpoint runs/lenet --model > model.yaml)";
   static void print_text(Output& output, const std::string& file, const CheckpointInfo& info) {
     output.print(fmt::format("{}: {} after {}, {}, all checksums right\n", printable(file),
                              printable(info.head.model_name), counted(info.head.step, "step"),
-                             human_bytes(info.bytes)));
+                             bytes_text(info.bytes)));
     output.print(
         fmt::format("written by {}, format {}\n", printable(info.head.program), info.format));
     for (const std::string& set : info.head.sets) output.print("--set " + printable(set) + "\n");

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "framework/base/amounts.h"
 #include "framework/comm/mpi/join.h"
 #include "tools/convnet/arguments.h"
 #include "tools/convnet/command.h"
@@ -77,8 +78,8 @@ convnet devices --json)";
     }
     output.print(fmt::format("cpu   {}\n", processor.empty() ? "unknown processor" : processor));
     output.print(fmt::format("      {} for this process, {} memory, {} free\n",
-                             counted(available_cores(), "core"), human_bytes(memory),
-                             human_bytes(free)));
+                             counted(available_cores(), "core"), bytes_text(memory),
+                             bytes_text(free)));
     output.print(fmt::format("      kernels for {}\n",
                              names.empty() ? "none of its instruction sets: --isa reference only"
                                            : fmt::format("{}", fmt::join(names, ", "))));

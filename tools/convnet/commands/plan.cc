@@ -66,19 +66,20 @@ convnet plan model.yaml --dump-after shard)";
     CompileOptions options;
     options.devices = *devices;
     options.phase = phase_ == "test" ? Plan::Phase::kTest : Plan::Phase::kTrain;
-    std::string dump;
     if (!pass_.empty()) {
+      // At once, so that it is there to look at even if a later pass aborts.
       options.after_pass = [&](const std::string& pass, const std::string& text) {
-        if (pass == pass_) dump = text;
+        if (pass != pass_) return;
+        output.print(text);
+        output.flush();
       };
     }
     const std::optional<Plan> plan = compile_model(*model, options, diagnostics);
     if (!plan.has_value()) return output.fail(diagnostics);
     output.warn(diagnostics);
 
-    if (!pass_.empty()) {
-      output.print(dump);
-    } else if (dot_) {
+    if (!pass_.empty()) return 0;
+    if (dot_) {
       output.print(print_dot(*plan));
     } else if (json_) {
       output.print(summary_json(summarise(*plan)) + "\n");

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "framework/base/amounts.h"
 #include "tools/convnet/arguments.h"
 #include "tools/convnet/command.h"
 #include "tools/convnet/compare_plans.h"
@@ -28,10 +29,13 @@ what encoding changes is no mistake. The data need not be there: with
 --synthetic, generated examples of the right shape do as well.
 
 With --random N and no model file: N random small networks on random devices in
-random modes, each compared with itself on one device on the reference backend,
-in double and, where the plan promises the same bits, in float. Placements that
-the compiler refuses are drawn again and counted. A failure is made smaller for
-as long as it still fails, and printed as a model file.)";
+random modes, some in passes with updates after some of them, each compared with
+itself on one device. Every second network keeps whole numbers, and is compared
+on them first: no sum rounds, so any right plan gives the same bits. Each is then
+compared in double, and, where the plan promises the same bits, in float on the
+reference and the cpu backend. Placements that the compiler refuses are drawn
+again and counted. A failure is made smaller for as long as it still fails, and
+printed as a model file.)";
   }
   const char* examples() const override {
     return R"(convnet verify model-defs/lenet-fashion.yaml --devices 4
@@ -115,9 +119,7 @@ convnet verify --random 500 --seed 1)";
       output.note(fmt::format("{} of {} networks", with_commas(done), with_commas(options.graphs)));
     };
     const ProofResult result = prove(options);
-    output.print(fmt::format(
-        "random graphs: {} run, {} bit for bit; {} placements refused, {} graphs without any\n",
-        result.run, result.exact, result.refused, result.unplaced));
+    output.print(fmt::format("random graphs: {}\n", levels_text(result)));
     for (const ProofFailure& f : result.failures) {
       output.print(fmt::format("{}\n{}  convnet verify --random 1 --seed {}\n\n", f.difference,
                                f.model, f.seed));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -14,22 +15,32 @@ struct RandomLayer {
   std::vector<std::string> inputs;
   std::vector<int> devices;  // empty: not given
   int rows = 0;              // of `devices` as a mesh; 0: no mesh
-  std::string parallel, exchange;
+  std::string parallel;
+  bool in_passes = false;
+  int update_period = 0;  // of a layer in passes; 0: not given
 };
 
 struct RandomModel {
   int batch = 8, devices = 1, channels = 1, height = 5, width = 5;
-  std::string train;  // attributes of the solver
-  bool test = false;  // the plan of the test phase
+  std::string train;     // attributes of the solver
+  bool test = false;     // the plan of the test phase
+  bool integer = false;  // of layers that keep whole numbers
+  std::string exchange;  // of the layers in passes, and how many
+  int passes = 1;
   std::vector<RandomLayer> layers;
 
-  // The model file; without `placed`, modes are kept, and lists of devices and exchanges dropped.
+  // Whether what is computed depends on the passes.
+  bool updates_in_passes() const;
+  // The model file. Without `placed`, the one to compare with: modes are kept, lists of devices are
+  // dropped, and passes are unless what is computed depends on them.
   std::string text(bool placed) const;
 };
 
-// The network of a seed, accepted by the compiler on one device.
-RandomModel random_network(std::mt19937& random);
-// Gives it a placement, which the compiler may refuse.
+// The network of a seed, accepted by the compiler on one device; if it is to be `integer`, each
+// layer by `keeps_integers` as well.
+RandomModel random_network(std::mt19937& random,
+                           const std::function<bool(const RandomModel&)>& keeps_integers);
+// Gives it a placement and passes, which the compiler may refuse.
 void place_at_random(RandomModel& model, std::mt19937& random);
 
 // Models that are one step smaller, the largest steps first.
