@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
 #include <unordered_set>
@@ -167,8 +168,8 @@ class Graph {
   } scaling;
 
   std::vector<GraphLayer> layers;  // in an order in which inputs come first
-  std::vector<Value> values;
-  std::vector<Node> nodes;  // in execution order
+  std::deque<Value> values;        // a reference to one stays good when others are added
+  std::vector<Node> nodes;         // in execution order
 
   // Appends a value, made its own tensor and memory. CHECKs that the name is new.
   int add_value(Value value);
