@@ -1,10 +1,10 @@
 // Offsets from lifetimes. An arena buffer lives from the first instruction that writes it to the
-// last that uses it; a metric lives to the end of the step, where the host reads it. Two buffers
-// may share memory if all uses of one have ended for certain when the other's begin, whatever the
-// streams do meanwhile. Greedy best fit over four orders of the buffers, the smallest arena wins;
-// the bound is the largest live sum in any order in which the streams may run.
-// Greedy reaches it on the usual networks; where it does not, the buffer that ends highest is
-// placed earlier, again and again.
+// last that uses any of it; a metric lives to the end of the step, where the host reads it. Two
+// buffers may share memory if all uses of one have ended for certain when the other's begin,
+// whatever the streams do meanwhile. Greedy best fit over four orders of the buffers, the smallest
+// arena wins; the bound is the largest live sum in any order in which the streams may run. Greedy
+// reaches it on the usual networks; where it does not, the buffer that ends highest is placed
+// earlier, again and again.
 #include <algorithm>
 #include <numeric>
 
@@ -56,7 +56,8 @@ class DeviceMemory {
     for (int i = 0; i <= last; ++i) {
       const Instr& instr = device_.instrs[static_cast<size_t>(i)];
       for (const std::vector<Operand>* operands : {&instr.in, &instr.out})
-        for (const Operand& o : *operands) touch(life(o), i);
+        for (const Operand& o : *operands)
+          if (!o.box.empty()) touch(life(o), i);
     }
     for (size_t b = 0; b < device_.buffers.size(); ++b) {
       const Buffer& buffer = device_.buffers[b];

@@ -68,6 +68,34 @@ TEST(Schedule, TheNextPassIsFetchedWhileOneIsComputed) {
   EXPECT_EQ(instr(plan, maker(plan, "drop6")).op, Op::kRowsJoin);
 }
 
+// Device 0 gives nothing to the exchange that fetches l2's last row, so it may receive that row
+// while it still makes l2: to read nothing of a buffer is no use of it. `verify --random` found
+// this network.
+TEST(Schedule, WhatIsNotReadNeedNotBeAlive) {
+  const auto model = bind_text(R"(
+format: 1
+name: counted
+devices: 2
+batch: 17
+input: {data: [1, 6, 4], label: {classes: 4}}
+layers:
+  - {name: l0, type: pool, input: [data], kernel: [3, 2], stride: [1, 2], pad: [1, 0]}
+  - {name: l1, type: lrn, input: [l0], size: 3, alpha: 0.5, beta: 0.75, k: 2}
+  - {name: l2, type: relu, input: [l0]}
+  - {name: last, type: fc, input: [l2], outputs: 4, exchange: owner, passes: 2}
+  - {name: loss, type: softmax_loss, input: [last, label]}
+train: {rate: {base: 0.125}, steps: 1}
+)");
+  CompileOptions options;
+  options.devices = 2;
+  options.verify = false;
+  for (const DType dtype : {DType::kF64, DType::kF32}) {
+    options.dtype = dtype;
+    const Plan plan = compile_model(*model, options);
+    for (const auto& fault : verify_plan(plan)) ADD_FAILURE() << fault.str();
+  }
+}
+
 // Each event taken away, each instruction put on the other stream, each bucket torn.
 TEST(Schedule, TheVerifierMissesNoOrder) {
   for (const Plan& plan :

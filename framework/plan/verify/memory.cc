@@ -14,7 +14,7 @@
 namespace convnet {
 namespace {
 
-// From the instruction that first writes a buffer to the last one that uses it.
+// From the instruction that first writes a buffer to the last one that uses any of it.
 struct Life {
   int first = -1, last = -1;
   // Of each stream.
@@ -58,7 +58,7 @@ class Memory {
     for (const Operand& o : instr.in) {
       const auto b = static_cast<size_t>(o.buffer);
       if (!in_arena(b)) continue;
-      touch(b, i);
+      if (!o.box.empty()) touch(b, i);
       for (const Box& hole : written_[b].missing(o.box)) {
         faults_.in_instr(
             index_, i, "use-before-definition",
@@ -79,7 +79,7 @@ class Memory {
                           region_name(device_.buffers[b].region)));
         continue;
       }
-      touch(b, i);
+      if (!o.box.empty()) touch(b, i);
       if (written_[b].overlaps(o.box))
         faults_.in_instr(
             index_, i, "written-twice",
